@@ -145,8 +145,8 @@ class Follower:
 
         A mark is a record that contains the state of the log before it, and so names the last batch
         before it. Raises the given error `trimmed` if this node has not applied that batch, or if
-        the mark's epoch or nonce differs from the epoch and nonce that this node knows: another
-        owner has then appended the mark.
+        another owner has appended the mark: its epoch or nonce differs from the epoch and nonce
+        that this node knows.
         """
         offset, data = first
         record, state = decode(data), self.judge.state

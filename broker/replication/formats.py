@@ -161,6 +161,7 @@ def nodes_without(
     """Return the names of the nodes that may be unable to read the batch format `number`.
 
     These nodes have reported only older formats, or their last report is older than REPORT_AGE_MAX.
+    `wall` is the present time of the wall clock in ms.
     """
     late = [
         name

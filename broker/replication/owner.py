@@ -137,13 +137,14 @@ class LogOwner:
     ) -> Steps[ReceivedBatch]:
         """Append a batch to the log in chunks. Return the batch once the log has all chunks.
 
-        `position` is the position of the last entry of the batch. Write the batch to the data
-        directory, and confirm it, only after this call. If that write fails because the disk is
-        full, repeat only the write, not this call. Raises Fenced.
+        `payload` is the encoded batch, `position` is the position of its last entry, and
+        `chunk_size` is the largest size of a chunk in bytes. Write the batch to the data directory,
+        and confirm it, only after this call. If the write fails because the disk is full, repeat
+        only the write, not this call. Raises Fenced.
 
-        Raises AppendRefused if the log refuses a chunk as too large. The caller must then call
-        `claim_again`, and repeat this call with smaller chunks. Readers of the log drop the chunks
-        of the first call, because the new claim follows them.
+        Raises AppendRefused if the log refuses a chunk as too large. In this case the caller must
+        call `claim_again`, and repeat this call with smaller chunks. Readers of the log drop the
+        chunks of the first call, because the new claim follows them.
         """
         state = self.judge.state
         epoch, nonce = self._claim
@@ -170,7 +171,7 @@ class LogOwner:
         return ReceivedBatch(state.number + 1, first, state.position, position, payload)
 
     def beat(self) -> Steps[None]:
-        """Append a beat, a record that says only that the owner is there.
+        """Append a beat, a record that only shows that the owner still runs.
 
         Raises Fenced, AppendRefused.
         """

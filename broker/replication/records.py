@@ -112,9 +112,10 @@ class ClusterState:
         )
 
     def after_batch(self, number: int, position: int, batch_offset: int) -> ClusterState:
-        """Return the state after a batch; `batch_offset` is the offset of the batch's first chunk.
+        """Return the state after the batch with this number.
 
-        `position` is the position of the last entry of the batch.
+        `position` is the position of the last entry of the batch, `batch_offset` is the offset of
+        its first chunk.
         """
         return ClusterState(
             self.name,
