@@ -126,7 +126,10 @@ def owner_of(identity: Identity) -> str:
 
 
 class Producers:
-    """The last and the refused sequence numbers of the producers of one virtual host."""
+    """The last and the refused sequence numbers of the producers of one virtual host.
+
+    The methods identify a producer by its owner (`owner_of`) and by its name.
+    """
 
     def __init__(self, vhost: str, store: Store, agenda: Agenda) -> None:
         #: Last sequence numbers by owner and producer name.
@@ -212,8 +215,8 @@ class Producers:
         """Forget up to `most` producers, because the virtual host is deleted.
 
         If their sequence numbers stayed in the store, a restart would give them to a new virtual
-        host of the same name, which would drop new messages as repeats. Return True if no producer
-        is left.
+        host of the same name. The broker would then drop new messages as repeats. Return True if no
+        producer is left.
         """
         left = most - self._removal.remove(most)
         while left > 0 and (self.unowned or self.last.size):

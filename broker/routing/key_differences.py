@@ -93,10 +93,9 @@ class KeyComparison:
         return self._plain_difference(words) if -2 < gap < 2 else None
 
     def _other_separator(self, binding_key: str, words: list[str]) -> NearDifference | None:
-        """Return the difference if the keys differ only in separators, `/` instead of `.` or the
-        reverse.
+        """Return the difference if the keys differ only in the separators `/` and `.`.
 
-        Return None otherwise.
+        Return None if the keys are equal, or differ in anything else.
         """
         uniform = words
         if self._other in binding_key:

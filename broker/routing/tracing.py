@@ -176,7 +176,7 @@ class Trace(Task):
         return FollowedMessage(self, self.followed)
 
     def add(self, message: int, step: str, place: str, detail: str) -> None:
-        """Add an event about the message with this number, if the trace still runs."""
+        """Add a TraceEvent about the message with this number, if the trace still runs."""
         if self.ended:
             return
         self.reported += 1
