@@ -315,8 +315,8 @@ class Checkpointing:
     ) -> None:
         """Write an entry to the checkpoint if it is live. Hot path.
 
-        If `verbatim` is True, copy the record unchanged. But if some queues have settled its
-        message, always write a new record, which names only the other queues.
+        If `verbatim` is True, copy the record unchanged. But for a message that some of its queues
+        have settled, always write a new record, which names only the other queues.
         """
         data, live = reader.data, self._survivors
         kind, position, start = member.kind, member.position, member.start

@@ -28,9 +28,9 @@ def begin_checkpoint(
     In a busy log, most files soon have no live record, and are dropped without being read. A
     checkpoint can prevent such drops: if it copies a message just before the message is settled,
     the file with the settlement and all later files cannot be dropped. So two rules apply to a log
-    that is not `idle` and does not have many small files. A checkpoint must free at least
-    SLACK_SEGMENTS segments. It leaves out up to SLACK_SEGMENTS of the newest full files, as long as
-    these files have live records.
+    that is not `idle` and does not have many small files. The checkpoint must free at least
+    SLACK_SEGMENTS segments. The checkpoint leaves out up to SLACK_SEGMENTS of the newest full
+    files, as long as these files have live records.
     """
     sealed = log.sealed()
     many_small = _many_small(log, sealed)

@@ -368,7 +368,7 @@ class SegmentLog(PoisonableWriter):
     def remove(self, file: LogFile) -> int:
         """Remove a file that is no longer part of the log, and return its size in bytes.
 
-        Raises StoreError if that fails. `remove_leftover` then tries again. May block.
+        Raises StoreError if the removal fails; `remove_leftover` tries it again. May block.
         """
         file.close_scan()
         try:
