@@ -287,7 +287,10 @@ class MessageMove(BulkTask):
             self._end(STOPPED, f"{ASIDE_MAX} messages cannot be moved, the last because {reason}")
 
     def _end(self, state: str, reason: str) -> None:
-        """End the move, and put the messages that were set aside back at their old places."""
+        """End the move, and put the messages that were set aside back at their old places.
+
+        `state` is the final state, and `reason` explains it to operators.
+        """
         self.state, self.reason = state, reason
         aside, self._aside = self._aside, []
         for returned in aside:

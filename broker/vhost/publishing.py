@@ -93,7 +93,8 @@ def publish_will(
 ) -> None:
     """Publish the will message of a session at the end of this turn.
 
-    The message expires after `lifetime` milliseconds; never if `lifetime` is below 0.
+    The message expires after `lifetime` milliseconds; never if `lifetime` is below 0. `session`
+    gets no copy through its own subscriptions with No Local.
     """
     vhost.contexts.hold(context)
     vhost.agenda.add(PublishWill(vhost, context, will, lifetime, session))

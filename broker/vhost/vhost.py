@@ -223,8 +223,8 @@ class VirtualHost(DeadLetterHost):
         """Add a binding to an exchange.
 
         The new binding replaces the binding with the same destination, key and arguments, if there
-        is one. If the binding is new, its destination gets the history of the exchange, if there is
-        one. Return the task that delivers this history; None if there is no history.
+        is one. If it replaces none and the exchange keeps a history (RecentHistoryExchange), return
+        the task that delivers the history to the destination, else None.
         """
         exchange = self.exchanges.get(source)
         if self.bindings.bind(source, binding, ticket) and isinstance(
