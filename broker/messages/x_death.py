@@ -137,8 +137,9 @@ def death_headers(
 ) -> dict[str, object]:
     """Return the headers that the broker adds to a dead letter.
 
-    `headers` are the headers that earlier deaths have set. The headers `x-first-death-...` are
-    added only if no earlier death has set them.
+    `headers` are the headers that earlier deaths have set. `deaths` are all deaths. `queue`,
+    `reason` and `exchange` belong to the last death. The headers `x-first-death-...` are added only
+    if no earlier death has set them.
     """
     changed: dict[str, object] = {"x-death": deaths}
     for which in ("first", "last"):
