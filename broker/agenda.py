@@ -236,7 +236,7 @@ class BulkTask(Task):
         """
 
     def schedule(self) -> None:
-        """Add the next slice to the agenda, if the task needs one and no slice waits there yet."""
+        """Add the next slice to the agenda, if the task needs one and none is on the agenda yet."""
         if not self.waits and self.has_work():
             self.waits = True
             self._agenda.add_bulk(self)
