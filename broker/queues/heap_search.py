@@ -35,7 +35,7 @@ class HeapSearch:
         return self._unseen == 0
 
     def on_push(self) -> None:
-        """Handle a push: search the wanted entry again if the push has moved it past the search."""
+        """Handle a push: extend the search if the push has moved the wanted entry behind it."""
         at: i64 = len(self.entries) - 1
         while at >= self._unseen:
             if self._sequence_of(self.entries[at]) == self._sequence:
@@ -44,7 +44,7 @@ class HeapSearch:
             at = (at - 1) >> 1
 
     def find(self, limit: i64) -> i64:
-        """Compare up to `limit` further entries; return the index of the wanted one, or -1."""
+        """Compare up to `limit` further entries; return the index of the wanted entry, or -1."""
         entries, sequence_of = self.entries, self._sequence_of
         at: i64 = min(self._unseen, len(entries))
         end: i64 = max(0, at - limit)

@@ -128,7 +128,7 @@ class Queue(MessageSource):
             self._overflow()
 
     def _overflow(self) -> None:
-        """Apply the limits after a message was added to a long queue.
+        """Make room after a message was added to a long queue.
 
         - Lower the delivery mark (delivery_window.py) if too many messages wait below it.
         - Page the new message out to the tail, if there is a tail or the queue exceeds the window.
