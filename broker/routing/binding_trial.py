@@ -112,7 +112,7 @@ class _Walk:
 
 
 class _TopicOutcome:
-    """The numbers of messages of one topic that the changed bindings affect."""
+    """The effects of the changed bindings on the messages of one topic."""
 
     def __init__(self) -> None:
         #: Numbers of messages by destination and direction: True for gained messages, False for

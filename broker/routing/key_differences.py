@@ -225,9 +225,10 @@ class KeyComparison:
         return difference
 
     def _matches_shifted(self, head: list[str], words: list[str], tail: list[str]) -> bool:
-        """True if the pattern `head`, `#`, `tail` matches `words` after one word is removed.
+        """True if the pattern `head`, `#`, `tail` matches `words` without one of the words.
 
-        The removed word is the first word that does not match the word of `head` at its position.
+        The word to leave out is the first word that does not match the word of `head` at its
+        position.
         """
         front = self._agreeing(head, words)
         if front == len(head) or len(words) - 1 < len(head) + len(tail):

@@ -249,7 +249,7 @@ class IngressCounters:
         self.misses = 0
 
     def merge(self, other: IngressCounters) -> None:
-        """Add the counts of other counters to these counters."""
+        """Add the counts of `other` to these counters."""
         self.received += other.received
         self.copies += other.copies
         self.unrepresentable += other.unrepresentable
