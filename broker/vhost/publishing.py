@@ -1,10 +1,11 @@
 """The rarer ways to publish, and their routes: deduplication, wills, CC headers, transactions.
 
-publish_once publishes a message of a producer that numbers its messages publish_will publishes the
-will message of a session at the end of the turn prepare encodes the store's entry of a message that
-a transaction publishes later route_copies returns the route of a message with headers CC or BCC
-resolve_now returns the present destinations of a message that a transaction publishes later
-check_again checks again that the identity may publish a message of a transaction
+publish_once    publishes a message of a producer that numbers its messages
+publish_will    publishes the will message of a session at the end of the turn
+prepare         encodes the store's entry of a message that a transaction publishes later
+route_copies    returns the route of a message with headers CC or BCC
+resolve_now     returns the present destinations of a message that a transaction publishes later
+check_again     checks again that the identity may publish a message of a transaction
 """
 
 from __future__ import annotations
