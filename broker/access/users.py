@@ -155,7 +155,7 @@ class Users:
         self.reservations.replace(user.name, vhost, rules)
 
     def _notify(self, name: str) -> None:
-        """Call the functions in `changed` with the name of a changed user, or "" for a role."""
+        """Call the functions in `changed` with the name of a changed user; "" if a role changed."""
         for tell in self.changed:
             tell(name)
 
