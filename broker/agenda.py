@@ -123,8 +123,8 @@ class Agenda:
     def drop_timer(self) -> None:
         """Tell the agenda that one timer is no longer needed, so that the agenda can remove it.
 
-        The timer's task must return False from `needs_timer` now. Timers that are not needed would
-        otherwise take memory until their time has come.
+        The timer's task must return False from `needs_timer` now. An unneeded timer that is not
+        dropped takes memory until its time has come.
         """
         self._timers_dropped += 1
         if 2 * self._timers_dropped > len(self._timers) + TIMER_SLACK:
