@@ -100,9 +100,9 @@ class TrialImport:
             self._copy_queue(real, vhost, str(row.get("destination", "")))
 
     def _copy_vhost(self, real: Broker, name: str) -> None:
-        """Copy a virtual host with its options, policies and numbers of queues and exchanges.
+        """Copy a virtual host with its options, policies, and counts of queues and exchanges.
 
-        The options, policies and numbers decide whether the virtual host accepts a queue.
+        The options, policies and counts decide whether the virtual host accepts a queue.
         """
         if name not in real.vhosts or name in self._copied:
             return
