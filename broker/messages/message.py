@@ -142,8 +142,9 @@ class AmendedEncoding(Encoding):
 def amend(encoding: Encoding, headers: Properties, changed: Properties) -> AmendedEncoding:
     """Return an encoding with changed headers and properties.
 
-    If `encoding` has changes already, the new changes are added to its changes. A change to None
-    removes the header or property.
+    `headers` are the changes of headers, `changed` the changes of other properties. A change to
+    None removes the header or property. If `encoding` has changes already, the new changes are
+    added.
     """
     if isinstance(encoding, AmendedEncoding):
         return AmendedEncoding(
