@@ -157,8 +157,8 @@ class DeliveryWindow(Waiter):
     def prepare(self) -> None:
         """Append a higher delivery mark, because a consumer has subscribed and no message waits.
 
-        The mark is valid at once: all messages that the consumer gets will be stored after the
-        mark.
+        Deliveries need not wait until the mark is durable: all messages that the consumer gets will
+        be stored after the mark.
         """
         if self._ticket is None and self.renew_above <= self._store.position:
             self._raise(0, True, True)
