@@ -151,7 +151,7 @@ def adoption_claim(
     wall: int,
     description: str,
 ) -> Claim:
-    """Return the first record of a new replicated log: a claim that begins with a directory's data.
+    """Return the claim that is the first record of a replicated log made from a data directory.
 
     `name` is the name of the broker, and `description` describes this node (NodeDescription).
     `state` is the state that the directory has now. `log_epoch` is the highest epoch in the log, 0
@@ -190,7 +190,7 @@ def is_same_adoption(claim: Claim, survey: DirectorySurvey, name: str) -> bool:
 
 
 def leave_cluster(disk: Disk, path: str) -> ClusterState:
-    """Take a data directory out of its cluster: a broker without a cluster may use it then.
+    """Take a data directory out of its cluster, so that a broker without a cluster may use it.
 
     Return the state that the directory had; its name is empty if it belonged to no cluster. The
     caller must have locked the directory. Raises StoreError.

@@ -343,7 +343,7 @@ class ReplicaDirectory:
     def compact(self) -> bool:
         """Do one step of the work that frees disk space.
 
-        Return True if another step should follow at once.
+        Return True if another step should follow, False if nothing is to be done.
 
         A step takes a few milliseconds at most. Raises StoreError.
         """

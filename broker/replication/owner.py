@@ -62,8 +62,9 @@ class LogOwner:
     ) -> None:
         """Make the owner of the log: the claim in force is a claim of this node.
 
-        `next_offset` is the offset that the next record is expected to have. `sent` is the time at
-        which the claim in force was sent, in seconds of `clock`.
+        `next_offset` is the offset that the next record is expected to have. `clock` returns a
+        monotonic time in seconds, `wall` returns Unix time in ms. `sent` is the time at which the
+        claim in force was sent, in seconds of `clock`.
         """
         self.judge = judge
         self.timing = timing
@@ -213,9 +214,9 @@ class LogOwner:
     def raise_format(self, number: int, nonce: int) -> Steps[None]:
         """Write batches in a newer format from now on (the format `number`; see formats.py).
 
-        This appends a claim in the name of this node; the claim names the format. All nodes must be
-        able to read the format. `nonce` is a random number that no other claim has. Call this
-        between two batches. Raises Fenced, AppendRefused.
+        The method appends a claim in the name of this node; the claim names the format. All nodes
+        must be able to read the format. `nonce` is a random number that no other claim has. Call
+        this method between two batches. Raises Fenced, AppendRefused.
         """
         yield from self._claim_anew(replace(self.judge.state, format=number), nonce)
 
