@@ -178,11 +178,10 @@ class KeyComparison:
         return True
 
     def _of_word(self, wanted: str, given: str, place: int) -> NearDifference | None:
-        """Return the difference between a word of the key, `given`, and the word of the binding
-        key.
+        """Return the difference between the word `given` of the routing key and `wanted`.
 
-        Return None if the words differ in more than case or one character. `place` is the index of
-        the word.
+        `wanted` is the word of the binding key at the same index, and `place` is this index. Return
+        None if the words differ in more than case or one character.
         """
         if len(wanted) == len(given) and wanted.casefold() == given.casefold():
             return _of_case(given, wanted)
