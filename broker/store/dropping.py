@@ -23,7 +23,10 @@ from broker.store.segments import SegmentLog
 
 
 def dead_files(log: SegmentLog) -> list[list[LogFile]]:
-    """Return the files that can be dropped, as lists of neighbouring files, in their order."""
+    """Return the files that can be dropped, as lists of neighbouring files.
+
+    The files and the lists are in the order of the log.
+    """
     if log.poisoned or log.no_checkpoint_reason:
         return []
     files = list(log.files)

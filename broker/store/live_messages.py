@@ -201,7 +201,7 @@ class ScannedMessages(LiveMessages):
 
     @property
     def shared(self) -> int:
-        """Number of messages that were in several queues, and that a queue still holds."""
+        """Number of messages that were in several queues, and are still in at least one."""
         return len(self._shared)
 
     @property
