@@ -272,8 +272,8 @@ class StreamQueue(Queue):
     def _apply_retention(self) -> None:
         """Remove the oldest segments while they are too old or the stream exceeds its maximum size.
 
-        A reader whose next row was removed then reads from the archive, or gets an error if there
-        is no archive.
+        A reader whose next row is removed continues from the archive, or gets an error if there is
+        no archive.
         """
         terms, local = self.arguments, self.local
         if local.archived is not None:

@@ -283,7 +283,7 @@ class StreamRecovery:
     def _is_torn_end(self, segment: Segment, file: File, place: i64, size: int) -> bool:
         """True if the bad data from `place` on is the torn end of the last segment.
 
-        Always False if the log is intact: the log then says where the durable rows end.
+        Always False if the log is intact: an intact log says where the durable rows end.
         """
         if self._ends_exact or max(self._segment_names) != (int(segment.base), segment.epoch):
             return False
