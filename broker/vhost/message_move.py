@@ -273,7 +273,7 @@ class MessageMove(BulkTask):
     # -- messages that cannot be moved, and the end
 
     def _refuse(self, reason: str) -> None:
-        """Set the first message aside, or stop the move if no message can be moved."""
+        """Set the first message aside. If all messages have the same destination, stop the move."""
         stops = self.destination.same_for_all
         stay = min(self._left, self._waiting) if stops else 1
         if reason in self.refused or len(self.refused) < REASONS_MAX:
