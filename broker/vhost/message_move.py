@@ -273,7 +273,10 @@ class MessageMove(BulkTask):
     # -- messages that cannot be moved, and the end
 
     def _refuse(self, reason: str) -> None:
-        """Set the first message aside. If all messages have the same destination, stop the move."""
+        """Set the first message aside; if all messages have one destination, stop the move instead.
+
+        Also stop the move if ASIDE_MAX messages are set aside. `reason` tells operators why.
+        """
         stops = self.destination.same_for_all
         stay = min(self._left, self._waiting) if stops else 1
         if reason in self.refused or len(self.refused) < REASONS_MAX:
