@@ -78,7 +78,7 @@ class ReplicaDirectory:
     ) -> None:
         """Open the data directory at `path`, which the caller has locked, for the broker `name`.
 
-        Raises StoreError; ReplicationError if the directory does not belong to this cluster.
+        Raises StoreError; ReplicationError if the directory is damaged or not of this cluster.
         """
         self.path = path
         self._disk = disk
