@@ -35,7 +35,10 @@ class HeapSearch:
         return self._unseen == 0
 
     def on_push(self) -> None:
-        """Handle a push: extend the search if the push has moved the wanted entry behind it."""
+        """Handle a push, which may have moved the wanted entry into the part searched already.
+
+        In this case, the search goes back to the wanted entry.
+        """
         at: i64 = len(self.entries) - 1
         while at >= self._unseen:
             if self._sequence_of(self.entries[at]) == self._sequence:
