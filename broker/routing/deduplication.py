@@ -205,8 +205,8 @@ class Producers:
     def remove_owner(self, owner: str) -> None:
         """Forget the producers of a user that is deleted: in memory now, and in the store soon.
 
-        If the broker remembered them, it would drop new messages of a later user of this name as
-        repeats.
+        If the broker still remembered these producers, it would drop new messages of a later user
+        of this name as repeats.
         """
         self.refused.remove_owner(owner)
         self._removal.add(owner, self.last.remove_owner(owner))
