@@ -87,7 +87,7 @@ class LimitedQueue(MeasuredQueue):
     def annotate(self, lowered: bool) -> int:
         """Return the time at which the next message expires, in seconds since EXPIRY_EPOCH (2020).
 
-        Return 0 if the queue has no time to live.
+        Return 0 if the queue has no time to live, or if the time is above EXPIRY_SECONDS_MAX.
         """
         ttl: i64 = self.arguments.ttl
         if ttl < 0:
