@@ -123,8 +123,8 @@ class Agenda:
     def drop_timer(self) -> None:
         """Tell the agenda that one timer is no longer needed, so that the agenda can remove it.
 
-        The timer's task must return False from `needs_timer` now. Timers that are not needed would
-        otherwise take memory until their time has come.
+        The timer's task must return False from `needs_timer` now. An unneeded timer that is not
+        dropped takes memory until its time has come.
         """
         self._timers_dropped += 1
         if 2 * self._timers_dropped > len(self._timers) + TIMER_SLACK:
@@ -236,7 +236,7 @@ class BulkTask(Task):
         """
 
     def schedule(self) -> None:
-        """Add the next slice to the agenda, if the task needs one and no slice waits there yet."""
+        """Add the next slice to the agenda, if the task needs one and none is on the agenda yet."""
         if not self.waits and self.has_work():
             self.waits = True
             self._agenda.add_bulk(self)

@@ -42,9 +42,9 @@ class Identity:
     """A user, and the names that the user may configure, write to and read from.
 
     The permissions are regular expressions, as in RabbitMQ. The user has a permission on a name if
-    the permission's expression matches anywhere in the name: `^orders$` permits that name alone,
-    and an empty expression permits no name. A `.` also matches a line feed, because a name may
-    contain any character except NUL.
+    the permission's expression matches anywhere in the name: `^orders$` permits the name `orders`
+    alone, and an empty expression permits no name. A `.` also matches a line feed, because a name
+    may contain any character except NUL.
 
     Plans keep the results of permission checks. Therefore an Identity never changes; if permissions
     change, another Identity replaces it.
@@ -96,7 +96,10 @@ class Identity:
             )
 
     def allows(self, operation: str, kind: str, name: str, vhost: str) -> bool:
-        """True if the user may do `operation` with the exchange or queue: `may` raises no error."""
+        """True if the user may do `operation` (configure, write, read) with an exchange or queue.
+
+        `kind` and `name` name the exchange or queue. `may` raises AccessRefused in all other cases.
+        """
         try:
             self.may(operation, kind, name, vhost)
         except AccessRefused:
@@ -249,8 +252,9 @@ class Verdict:
     """The result of a login: an identity, or the reason of the refusal.
 
     `reason` may be sent to the client, `details` are for the log only. `busy` is True if a later
-    attempt may succeed. `record` is the authenticator's record of the password; None if it keeps
-    none. A connection opened with this verdict tells the record when the connection opens and ends.
+    attempt may succeed. `record` is the authenticator's record of the password, or None. If there
+    is a record, each connection opened with this verdict tells the record when the connection opens
+    and ends.
     """
 
     def __init__(
@@ -305,7 +309,8 @@ class Authenticator:
     def start_conversation(self, method: str, credentials: Credentials) -> AuthConversation | None:
         """Begin an enhanced authentication by a method such as SCRAM-SHA-1.
 
-        Return None if the method is unknown.
+        `credentials` has the login data that the client has sent so far. Return None if the method
+        is unknown.
         """
         return None
 

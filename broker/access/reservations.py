@@ -30,7 +30,7 @@ PATTERN_MAX: Final = 255
 class Reservation:
     """One rule that reserves client identifiers, with its variables replaced.
 
-    Raises ValueError if the text is not such a rule.
+    Raises ValueError if the text is not a valid rule of this kind.
     """
 
     def __init__(self, text: str, user: str, vhost: str) -> None:

@@ -57,8 +57,8 @@ class Role:
         Return None if the role gives no permission in the virtual host, or if a pattern or a rule
         becomes invalid when the user name replaces its variables.
 
-        `known` is the result of an earlier call, or None. If the role has not changed since, the
-        same object is returned, so that the user's cached routes stay valid.
+        `known` is the result of an earlier call, or None. If the role has not changed since that
+        call, return `known` again, so that the user's cached routes stay valid.
         """
         grant = self.grants.get(vhost)
         if grant is None:

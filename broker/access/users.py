@@ -74,7 +74,7 @@ class User(Identity):
     def role_grant(self, vhost: str) -> RoleGrant | None:
         """Return the permissions and rules that the user gets from its role in a virtual host.
 
-        Return None if the user has a permission of its own there, or gets nothing from a role.
+        Return None if the user has a permission of its own in `vhost`, or gets nothing from a role.
         """
         if self.role is None or vhost in self.permissions:
             return None
@@ -155,7 +155,7 @@ class Users:
         self.reservations.replace(user.name, vhost, rules)
 
     def _notify(self, name: str) -> None:
-        """Call the functions in `changed` with the name of a changed user, or "" for a role."""
+        """Call the functions in `changed` with the name of a changed user; "" if a role changed."""
         for tell in self.changed:
             tell(name)
 
@@ -228,8 +228,8 @@ class Users:
     ) -> bool:
         """Set the permissions of a user to configure, write and read in a virtual host.
 
-        Return True if the user had no permission there before. Raises PreconditionFailed if the
-        user does not exist or a pattern is invalid.
+        Each permission is a regular expression of names. Return True if the user had none in
+        `vhost`. Raises PreconditionFailed if the user does not exist or a pattern is invalid.
         """
         user = self._user(vhost, name)
         fresh = vhost not in user.permissions
@@ -244,10 +244,10 @@ class Users:
         return fresh
 
     def remove_permission(self, vhost: str, name: str, ticket: Ticket | None = None) -> bool:
-        """Forbid a user to enter a virtual host. Return True if the user had a permission there.
+        """Forbid a user to enter a virtual host. Return True if the user was permitted to enter it.
 
-        The user's topic rules and topic permissions there stay, and apply again with a new
-        permission.
+        The user's topic rules and topic permissions in the virtual host stay, and apply again with
+        a new permission.
         """
         user = self.by_name.get(name)
         if user is None or vhost not in user.permissions:

@@ -104,8 +104,8 @@ def _shown(state: State, field: str) -> str:
 def state_of(broker: Broker, section: str, row: object) -> State | None:
     """Return the state of the object that `row` names, as fields; None if it does not exist.
 
-    A user without topic rules may use all topics, so the state of such rules is not None. If a user
-    has no permissions of its own, the permissions of its role count.
+    A user without topic rules may use all topics, so missing topic rules also have a state. If a
+    user has no permissions of its own, the permissions of its role count.
     """
     if not isinstance(row, dict) or section not in NOUNS:
         return None

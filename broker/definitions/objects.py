@@ -286,7 +286,7 @@ class ObjectImport:
         row: Row,
         make: Callable[[str, str, Row], Policy],
     ) -> Policy:
-        """Make the policy without its invalid keys.
+        """Make the policy without its invalid keys, by calling `make(vhost name, name, row)`.
 
         Add a verdict for each key that is invalid, or has another effect than in RabbitMQ. Raises
         PreconditionFailed if no key is valid, or the policy itself is not valid.

@@ -279,10 +279,11 @@ class DefinitionsRestore:
     def _queue_arguments(
         self, vhost: VirtualHost, number: int, entry: Defined, arguments: dict[str, object]
     ) -> QueueArguments:
-        """Return a queue's arguments.
+        """Return the checked arguments of a stored queue.
 
-        If they are invalid, return them without the arguments in UNCHECKED_BEFORE, which earlier
-        versions stored unchecked, and report the definition as adapted.
+        If `arguments` are invalid, leave out the arguments in UNCHECKED_BEFORE, which earlier
+        versions stored unchecked, and report the definition as adapted. Raises PreconditionFailed
+        if the remaining arguments are invalid, too.
         """
         name, policies = entry.name, vhost.policies
         try:

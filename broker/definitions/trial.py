@@ -66,8 +66,8 @@ class TrialImport:
     def _add_change(self, label: str, change: ImportChange | None) -> None:
         """Set the change of the object `label` in `changes`; None removes an earlier change.
 
-        A document may name an object twice: then the last call counts. Changes of further objects
-        are only counted if there are CHANGES_MAX changes.
+        If a document names an object twice, the last call for this object decides. If `changes` has
+        CHANGES_MAX changes already, the change of a further object is counted, but not kept.
         """
         if change is None:
             self.changes.pop(label, None)
@@ -100,9 +100,9 @@ class TrialImport:
             self._copy_queue(real, vhost, str(row.get("destination", "")))
 
     def _copy_vhost(self, real: Broker, name: str) -> None:
-        """Copy a virtual host with its options, policies and numbers of queues and exchanges.
+        """Copy a virtual host with its options, policies, and counts of queues and exchanges.
 
-        The options, policies and numbers decide whether the virtual host accepts a queue.
+        The options, policies and counts decide whether the virtual host accepts a queue.
         """
         if name not in real.vhosts or name in self._copied:
             return

@@ -107,8 +107,9 @@ class PlainEncoding(Encoding):
 class AmendedEncoding(Encoding):
     """An encoding with changed headers and properties around an unchanged content.
 
-    The broker uses it for a copy of a message without the header `BCC`, and for a dead letter until
-    a PropertyCodec encodes its properties. A change to None removes the header or property.
+    The broker uses this encoding for a copy of a message without the header `BCC`, and for a dead
+    letter until a PropertyCodec encodes its properties. A change to None removes the header or
+    property.
     """
 
     def __init__(self, source: Encoding, headers: Properties, changed: Properties) -> None:
@@ -141,8 +142,9 @@ class AmendedEncoding(Encoding):
 def amend(encoding: Encoding, headers: Properties, changed: Properties) -> AmendedEncoding:
     """Return an encoding with changed headers and properties.
 
-    If `encoding` has changes already, the new changes are added to its changes. A change to None
-    removes the header or property.
+    `headers` are the changes of headers, `changed` the changes of other properties. A change to
+    None removes the header or property. If `encoding` has changes already, the new changes are
+    added.
     """
     if isinstance(encoding, AmendedEncoding):
         return AmendedEncoding(

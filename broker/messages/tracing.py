@@ -18,11 +18,17 @@ class MessageTrace:
     """The trace of one message, to which the queues report what happens to the message."""
 
     def report(self, step: str, place: str, detail: str) -> None:
-        """Record that the message has taken a step, such as "routed", at a queue or exchange."""
+        """Record that the message has taken a step, such as "routed".
+
+        `place` is the name of the queue, session or exchange. `detail` is a text for operators.
+        """
         raise NotImplementedError
 
     def report_delivery(self, place: str, client: tuple[str, ...], detail: str) -> None:
-        """Record that a queue or session delivers the message to the client with these names."""
+        """Record that the queue or session `place` delivers the message to a client.
+
+        `client` has the names of the client. `detail` is a text for operators.
+        """
         text = " ".join((*(("to client", *client) if client else ()), detail))
         self.report("delivered", place, text)
 

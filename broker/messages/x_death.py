@@ -112,7 +112,7 @@ def copies_of(deaths: Sequence[Death], reason: str) -> int:
 
     `deaths` are the earlier deaths of the message, and `reason` is the reason of its present death.
     If a consumer has rejected the message (`rejected`), return 1: each rejection is a decision of
-    the consumer, so copies from before it do not count towards the limit COPIES_MAX.
+    the consumer, so earlier copies do not count towards the limit COPIES_MAX.
     """
     copies = deaths[0].get("copies") if deaths and reason != "rejected" else 1
     return copies if isinstance(copies, int) and 0 < copies <= COPIES_MAX else 1
@@ -137,8 +137,9 @@ def death_headers(
 ) -> dict[str, object]:
     """Return the headers that the broker adds to a dead letter.
 
-    `headers` are the headers that earlier deaths have set. The headers `x-first-death-...` are
-    added only if no earlier death has set them.
+    `headers` are the headers that earlier deaths have set. `deaths` are all deaths. `queue`,
+    `reason` and `exchange` belong to the last death. The headers `x-first-death-...` are added only
+    if no earlier death has set them.
     """
     changed: dict[str, object] = {"x-death": deaths}
     for which in ("first", "last"):

@@ -154,8 +154,8 @@ class QueueArguments:
     argument is invalid.
 
     Two arguments need another argument, which the policy may set: `x-dead-letter-routing-key` and
-    `x-delayed-retry-type`. If the other argument is missing, a new queue is refused. In an existing
-    queue (`exists` is True), which may have lost its policy, the argument then has no effect.
+    `x-delayed-retry-type`. Without the other argument, a new queue is refused. An existing queue
+    (`exists` is True), which may have lost its policy, ignores the argument instead.
     """
 
     def __init__(
@@ -372,7 +372,8 @@ def _delivery_limit(
 def _consumer_timeout(arguments: Mapping[str, object], policy: Mapping[str, object]) -> i64:
     """Return the lower timeout of `arguments` and `policy` in ms; -1 if neither has a timeout.
 
-    0 means no timeout, so each other value is lower: a client cannot turn off a policy's timeout.
+    The value 0 means no timeout, and counts as the highest value. So a client cannot turn off the
+    timeout of a policy.
     """
     timeouts = [
         _number(given["x-consumer-timeout"])

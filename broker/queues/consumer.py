@@ -99,8 +99,8 @@ class CreditPool:
         """Take one credit for a delivery to `consumer`.
 
         When the pool gets credit again, the queue of the consumer that took the last credit is
-        served last. Served first, this queue could take all the new credit, and the other queues
-        would get none.
+        served last. If this queue was served first, it could take all the new credit, and the other
+        queues would get none.
         """
         self.credit -= 1
         if self.credit <= 0 and consumer in self.consumers:
@@ -295,8 +295,8 @@ class MessageSource(Destination):
     def pick(self) -> Consumer | None:
         """Return the next ready consumer in turn, or None if no consumer is ready.
 
-        Also return None if this turn has searched too many consumers. Then a drain is scheduled,
-        which continues the search.
+        Also return None if this turn has searched too many consumers: a drain in the next turn
+        continues the search.
         """
         consumers = self.consumers
         count: i64 = len(consumers)

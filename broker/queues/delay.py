@@ -80,7 +80,7 @@ class DelayQueue(HeapQueue):
             self._withdrawals[0].on_push()
 
     def search_paged(self, sequence: int) -> HeapSearch:
-        """Return a search among the messages on disk.
+        """Return a search among the messages on disk for the message with this sequence number.
 
         Until the search ends, the paged heap calls `search.on_push` for each message added to it.
         """
@@ -89,7 +89,7 @@ class DelayQueue(HeapQueue):
         return search
 
     def search_memory(self, sequence: int) -> HeapSearch:
-        """End the search among the messages on disk; return a search among those in memory."""
+        """End the search on disk; return a search for the message among the messages in memory."""
         self._paged_heap.search = None
         return HeapSearch(self._heap, _sequence_in, sequence)
 

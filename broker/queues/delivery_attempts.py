@@ -23,9 +23,10 @@ DELIVERY_COUNT: Final = "x-delivery-count"
 def store_attempts(queue: Queue, position: i64, attempts: i64) -> None:
     """Store how many times a message was requeued, if the queue needs this number.
 
-    A queue needs the number for a delivery limit or a delayed retry, or if its type is quorum. The
-    function is not called for the first return: the queue's delivery mark in the log already says
-    that the message was delivered.
+    `position` is the message's position in the store, and `attempts` is the number. A queue needs
+    the number for a delivery limit or a delayed retry, or if its type is quorum. The function is
+    not called for the first return: the queue's delivery mark in the log already says that the
+    message was delivered.
     """
     arguments = queue.arguments
     if (

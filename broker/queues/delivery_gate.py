@@ -84,7 +84,7 @@ class DeliveryGate:
         """Append a delivery mark to the log early, so that a new consumer need not wait for it."""
 
     def lower_below(self, newest: Message | None) -> None:
-        """Lower the delivery mark to below the message `newest`, which was just added.
+        """Lower the delivery mark to below the message `newest`, which was just added, if any.
 
         Called when too many undelivered messages wait below the present mark. After a crash, all
         messages below the mark are marked as redelivered, even if they were not delivered.

@@ -157,8 +157,8 @@ class DeliveryWindow(Waiter):
     def prepare(self) -> None:
         """Append a higher delivery mark, because a consumer has subscribed and no message waits.
 
-        The mark is valid at once: all messages that the consumer gets will be stored after the
-        mark.
+        Deliveries need not wait until the mark is durable: all messages that the consumer gets will
+        be stored after the mark.
         """
         if self._ticket is None and self.renew_above <= self._store.position:
             self._raise(0, True, True)
@@ -261,7 +261,8 @@ class RestoredDeliveries:
     def peek_attempts(self, position: i64, rank: i64) -> i64:
         """Return how many times a message was requeued; do not remove the stored count.
 
-        Without a stored count, a message up to the delivery mark counts as requeued once.
+        `position` and `rank` are as in `attempts`. Without a stored count, a message up to the
+        delivery mark counts as requeued once.
         """
         count = self._counts.get(int(position), -1)
         if count >= 0:

@@ -16,8 +16,8 @@ class HeapSearch:
     """A search for the entry with a sequence number in a heap, from the end to the head.
 
     `heappop` moves entries only towards the head, where the search has not been. `heappush` moves
-    entries away from the head, along one path: the owner of the heap calls `on_push` after each
-    push, which looks at this path.
+    entries away from the head, along one path. So the owner of the heap calls `on_push` after each
+    push, and `on_push` looks for the wanted entry on this path.
     """
 
     def __init__(
@@ -35,7 +35,10 @@ class HeapSearch:
         return self._unseen == 0
 
     def on_push(self) -> None:
-        """Handle a push: search the wanted entry again if the push has moved it past the search."""
+        """Handle a push, which may have moved the wanted entry into the part searched already.
+
+        In this case, the search goes back to the wanted entry.
+        """
         at: i64 = len(self.entries) - 1
         while at >= self._unseen:
             if self._sequence_of(self.entries[at]) == self._sequence:
@@ -44,7 +47,7 @@ class HeapSearch:
             at = (at - 1) >> 1
 
     def find(self, limit: i64) -> i64:
-        """Compare up to `limit` further entries; return the index of the wanted one, or -1."""
+        """Compare up to `limit` further entries; return the index of the wanted entry, or -1."""
         entries, sequence_of = self.entries, self._sequence_of
         at: i64 = min(self._unseen, len(entries))
         end: i64 = max(0, at - limit)

@@ -87,7 +87,7 @@ class LimitedQueue(MeasuredQueue):
     def annotate(self, lowered: bool) -> int:
         """Return the time at which the next message expires, in seconds since EXPIRY_EPOCH (2020).
 
-        Return 0 if the queue has no time to live.
+        Return 0 if the queue has no time to live, or if the time is above EXPIRY_SECONDS_MAX.
         """
         ttl: i64 = self.arguments.ttl
         if ttl < 0:
@@ -264,9 +264,8 @@ class LimitedQueue(MeasuredQueue):
     def _over_limit(self) -> bool:
         """True if more messages, or more bytes, wait than the arguments allow.
 
-        No limit applies, and the result is False, while the head is on disk and no file descriptor
-        is free to read it. The same holds while a consumer is ready, and the messages wait only for
-        a delivery mark.
+        False while the head is on disk and no file descriptor is free to read it, and while the
+        messages wait only for a delivery mark, because a consumer is ready.
         """
         arguments = self.arguments
         return (self.depth > self._waiting.paged and not self._awaits_mark) and (

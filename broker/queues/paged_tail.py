@@ -102,7 +102,7 @@ class PagedTail:
         self._open_chunk().push(message)
 
     def restore(self, positions: array[int], latest: i64) -> None:
-        """Append messages that are in the store already, after a restart.
+        """Append the messages at these positions in the store, after a restart.
 
         Each message expires at its own time, but not after `latest` (ms; -1: no such limit).
         """

@@ -1,8 +1,8 @@
 """Policies: arguments for all queues and exchanges whose name matches a pattern.
 
 Operators set policies, in RabbitMQ's format. If several policies match a name, only the policy with
-the highest priority applies. If several policies have this priority, the policy with the first name
-applies.
+the highest priority applies. If several matching policies have this priority, the policy whose name
+sorts first applies.
 """
 
 from __future__ import annotations
@@ -219,8 +219,8 @@ class Policies:
 def _best(policies: Mapping[str, Policy], name: str, kinds: tuple[str, ...]) -> Policy | None:
     """Return the matching policy of the highest priority; None if no policy matches the name.
 
-    Of several policies of this priority, return the policy with the first name. The order of their
-    creation must not decide, because it is another order after a restart.
+    If several matching policies have this priority, return the policy whose name sorts first. The
+    order of their creation must not decide, because a restart may change this order.
     """
     best: Policy | None = None
     for policy in policies.values():
@@ -235,11 +235,11 @@ def _best(policies: Mapping[str, Policy], name: str, kinds: tuple[str, ...]) -> 
 
 
 def bounded(own: Mapping[str, object], operator: Mapping[str, object]) -> dict[str, object]:
-    """Return the arguments of a policy, bounded by the arguments of an operator policy.
+    """Return `own`, the arguments of a policy, bounded by `operator`, those of an operator policy.
 
-    If both policies set a number for a key, the lower number applies. A negative number, a
-    delivery limit of -1, means no limit, so the other number applies. If a key is in both policies
-    with any other value, the value of the operator policy applies.
+    If both policies set a number for a key, the lower number applies. A negative number (a delivery
+    limit may be -1) means no limit, so the other number applies. If both policies set another type
+    of value for a key, the value of the operator policy applies.
     """
     merged = dict(own)
     for key, value in operator.items():

@@ -3,9 +3,9 @@
 Messages of equal priority keep the order in which they were published. A priority above
 `x-max-priority` counts as `x-max-priority`.
 
-Such a queue does not deliver its messages in the order of their positions in the store, except
-messages of equal priority. So a durable priority queue has one delivery mark, a position up to
-which it may deliver, for each priority (delivery_window.py).
+Only messages of equal priority are delivered in the order of their positions in the store. So a
+durable priority queue has a delivery mark for each priority: the position up to which it may
+deliver the messages of this priority (delivery_window.py).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from broker.store.contract import Store
 
 
 class Rank:
-    """The messages of one priority, which have a delivery mark of their own."""
+    """The undelivered messages of one priority, and the delivery mark of this priority."""
 
     def __init__(self, window: DeliveryWindow) -> None:
         self.window = window
@@ -45,7 +45,7 @@ class Rank:
                 self.window.lower(position - 1)
 
     def remove(self, position: i64) -> None:
-        """Remove the message at this position in the store, and this rank's earlier messages."""
+        """Remove the message at this position in the store and all earlier ones from `waiting`."""
         first = self.waiting.peek()
         while first is not None and first <= position:
             self.waiting.pop()
@@ -69,18 +69,18 @@ class RankedGate(DeliveryGate):
         return rank
 
     def add(self, message: Message) -> None:
-        """Add a waiting message, which was never delivered, to the messages of its priority."""
+        """Record a waiting message, which was never delivered, in the Rank of its priority."""
         rank = self._rank_of(self._ranked.mark_rank(message))
         rank.add(message.position, self._ranked.store.waiting_marked)
 
     def remove(self, priority: i64, position: i64) -> None:
-        """Remove the message at this position, and all earlier messages of the priority."""
+        """Remove the messages of a priority up to this position in the store from their Rank."""
         known = self._ranks.get(priority)
         if known is not None:
             known.remove(position)
 
     def clear(self) -> None:
-        """Remove all waiting messages."""
+        """Remove all messages from all ranks, because the queue was purged."""
         for rank in self._ranks.values():
             rank.waiting = Fifo()
 

@@ -37,7 +37,10 @@ class ShortQueue(Queue):
 
 
 class Inbox(ShortQueue):
-    """The queue of an MQTT session. The session itself records its deliveries in the store."""
+    """The queue of an MQTT session.
+
+    The session, not this queue, records the deliveries of the queue in the store.
+    """
 
     def __init__(
         self, vhost: str, name: str, agenda: Agenda, store: Store, durable: bool, max_length: int

@@ -64,8 +64,8 @@ from broker.store.contract import Store
 class Queue(MessageSource):
     """A queue without limits of its own: messages wait in order until a consumer takes them.
 
-    `LimitedQueue` adds the limits of the queue arguments, so that a plain queue does not pay for
-    them. Only `max_length` is here, because session inboxes need it.
+    `LimitedQueue` adds the limits of the queue arguments. So a plain queue spends no time on them.
+    Only `max_length` is here, because session inboxes need it.
     """
 
     def __init__(self, vhost: str, name: str, agenda: Agenda, store: Store, durable: bool) -> None:
@@ -128,7 +128,7 @@ class Queue(MessageSource):
             self._overflow()
 
     def _overflow(self) -> None:
-        """Apply the limits after a message was added to a long queue.
+        """Make room after a message was added to a long queue.
 
         - Lower the delivery mark (delivery_window.py) if too many messages wait below it.
         - Page the new message out to the tail, if there is a tail or the queue exceeds the window.
@@ -262,7 +262,7 @@ class Queue(MessageSource):
             self._gate.write_exact(self.in_memory() + delayed)
 
     def in_memory(self) -> list[ReturnedMessage]:
-        """Return waiting messages in memory, including all messages that consumers returned."""
+        """Return messages that wait in memory, at least all messages that consumers returned."""
         return self._waiting.returned.in_order()
 
     def delayed(self) -> list[ReturnedMessage]:

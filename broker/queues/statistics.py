@@ -5,6 +5,9 @@ unacknowledged messages. It also counts rare events. The statistics follow from 
 
     deliveries with manual acknowledgement = acknowledged + unacknowledged + returned - held back
     publications to the queue = copies that ended + copies in the queue - copies restored
+
+A message is held back if the queue counts it as unacknowledged although no client has it: the
+message waits for a delayed retry, or a move has set it aside.
 """
 
 from __future__ import annotations

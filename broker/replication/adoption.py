@@ -40,7 +40,7 @@ _DAMAGE: Final = (QUARANTINED, MISSING, WRONG)
 
 @dataclass(frozen=True, slots=True)
 class DirectorySurvey:
-    """Facts about a data directory that an adoption needs: state, last position, definitions."""
+    """The facts that an adoption needs: a data directory's state, last position and definitions."""
 
     path: str
     #: The stored state of a node of a cluster; its name is empty if the directory belongs to no
@@ -108,8 +108,9 @@ class AdoptedDirectory:
         report: Callable[[str], None],
         segment_size: int = SEGMENT_SIZE,
     ) -> None:
-        """Open the directory. `salt` is a random number, which is used if the directory has no log.
+        """Open the directory.
 
+        `salt` is a random number below 2**32: the salt of the local log, if the directory has none.
         `report` is called with a text about each message that cannot be read. Raises StoreError,
         and ReplicationError if the directory is damaged.
         """
@@ -150,7 +151,7 @@ def adoption_claim(
     wall: int,
     description: str,
 ) -> Claim:
-    """Return the first record of a new replicated log: a claim that begins with a directory's data.
+    """Return the claim that is the first record of a replicated log made from a data directory.
 
     `name` is the name of the broker, and `description` describes this node (NodeDescription).
     `state` is the state that the directory has now. `log_epoch` is the highest epoch in the log, 0
@@ -189,7 +190,7 @@ def is_same_adoption(claim: Claim, survey: DirectorySurvey, name: str) -> bool:
 
 
 def leave_cluster(disk: Disk, path: str) -> ClusterState:
-    """Take a data directory out of its cluster: a broker without a cluster may use it then.
+    """Take a data directory out of its cluster, so that a broker without a cluster may use it.
 
     Return the state that the directory had; its name is empty if it belonged to no cluster. The
     caller must have locked the directory. Raises StoreError.

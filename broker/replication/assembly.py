@@ -18,9 +18,9 @@ class BatchAssembly:
         self._offset = 0
 
     def add(self, offset: int, chunk: BatchChunk, state: ClusterState) -> ReceivedBatch | None:
-        """Add a chunk. Return the batch if the chunk completes it, else None.
+        """Add the chunk at an offset of the log. Return the batch if it is complete now, else None.
 
-        `state` is the state of the log before this chunk; it names the last complete batch.
+        `state` is the state of the log before this chunk; its fields name the last complete batch.
 
         Raises ReplicaDiverged if the batch does not continue the previous batch, or if a chunk is
         missing.

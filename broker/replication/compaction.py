@@ -32,7 +32,7 @@ class LogCompaction:
         self._checkpointing: Checkpointing | None = None
 
     def step(self) -> bool:
-        """Do one step. Return True if the next step should follow at once.
+        """Do one step. Return True if another step should follow, False if nothing is to be done.
 
         A step that finds the disk full cancels the checkpoint; another checkpoint begins later.
         Raises StoreError if the log cannot be written any more.
@@ -59,7 +59,8 @@ class LogCompaction:
     def _begin(self) -> bool:
         """Drop dead files if there are any; else begin a checkpoint if it would free enough space.
 
-        Return False if there is nothing to do.
+        Return True if files were dropped or a checkpoint has begun, False if nothing was to be
+        done.
         """
         if dead_files(self._log):
             self.completed += 1

@@ -76,9 +76,9 @@ class ReplicaDirectory:
         segment_size: int = SEGMENT_SIZE,
         formats: Formats = FORMATS,
     ) -> None:
-        """Open a node's data directory, which the caller has locked.
+        """Open the data directory at `path`, which the caller has locked, for the broker `name`.
 
-        `name` is the broker's name. The lock must be held. Raises StoreError, ReplicationError.
+        Raises StoreError; ReplicationError if the directory is damaged or not of this cluster.
         """
         self.path = path
         self._disk = disk
@@ -336,14 +336,14 @@ class ReplicaDirectory:
 
     @property
     def stored_state(self) -> ClusterState:
-        """The stored state: after a crash, this node reads the log after the state's `last`."""
+        """The stored state: after a crash, this node reads the log from offset `last` + 1 on."""
         stored = self.catalog.replica_state
         return ClusterState.decode(stored) if stored else ClusterState(self.state.name)
 
     def compact(self) -> bool:
         """Do one step of the work that frees disk space.
 
-        Return True if another step should follow at once.
+        Return True if another step should follow, False if nothing is to be done.
 
         A step takes a few milliseconds at most. Raises StoreError.
         """

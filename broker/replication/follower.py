@@ -71,8 +71,9 @@ class Follower:
         `until` and after it are skipped. Raises FormatUnread at a claim after which batches have a
         format that this version of Trellis cannot read (formats.py).
 
-        While `is_verified` is False, a span must begin with the last valid record; a span without
-        records is ignored. Raises LogReplaced if the log has another record there.
+        While `is_verified` is False, a span must begin at the offset of the last valid record; a
+        span without records is ignored. Raises LogReplaced if the log has another record at this
+        offset.
         """
         counted = False
         if not self.is_verified:
@@ -126,7 +127,10 @@ class Follower:
             ) from error
 
     def _verify(self, span: LogSpan) -> None:
-        """Compare the first record of a span with the last valid record."""
+        """Compare the first record of a span with the last valid record that this node has read.
+
+        Raises LogReplaced if they differ. Do nothing if the span has no records.
+        """
         if not span.records:
             return
         offset, data = span.records[0]
@@ -141,8 +145,8 @@ class Follower:
 
         A mark is a record that contains the state of the log before it, and so names the last batch
         before it. Raises the given error `trimmed` if this node has not applied that batch, or if
-        the mark's epoch or nonce differs from the epoch and nonce that this node knows: another
-        owner has then appended the mark.
+        another owner has appended the mark: its epoch or nonce differs from the epoch and nonce
+        that this node knows.
         """
         offset, data = first
         record, state = decode(data), self.judge.state

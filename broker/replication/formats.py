@@ -47,7 +47,11 @@ class BatchFormat:
         rows: Sequence[ShippedRows] = (),
         garbage: Sequence[StreamGarbage] = (),
     ) -> bytes:
-        """Return the payload of a batch in this format."""
+        """Return the payload of a batch in this format.
+
+        `parts` are the bytes of the batch's records, `rows` are its rows of streams, and `garbage`
+        is the list of stream segments to remove.
+        """
         return payload.encode(changes, parts, rows, garbage)
 
     def decode(self, data: bytes) -> Payload:
@@ -71,7 +75,7 @@ class Formats:
         """Return the batch format with a number.
 
         The number 0 stands for the oldest format: a log before its first claim names no format.
-        Raises FormatUnread.
+        Raises FormatUnread if this version has no format of this number.
         """
         self.check(number, "the replicated log")
         return self._formats[number or self.oldest]
@@ -157,6 +161,7 @@ def nodes_without(
     """Return the names of the nodes that may be unable to read the batch format `number`.
 
     These nodes have reported only older formats, or their last report is older than REPORT_AGE_MAX.
+    `wall` is the present time of the wall clock in ms.
     """
     late = [
         name

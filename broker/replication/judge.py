@@ -55,9 +55,9 @@ class Judge:
     def at_mark(offset: int, mark: Mark) -> Judge:
         """Return a judge that begins at a mark, because the log before the mark is trimmed.
 
-        The mark must be valid, as the first record of a trimmed log is. A mark that a former owner
-        appended after it had lost the log is not valid. The epoch of such a mark is out of date,
-        but this judge would take it for the epoch in force.
+        The mark must be valid, as the first record of a trimmed log is. A mark that a deposed owner
+        appended late is not valid: its epoch is out of date, but this judge would take the epoch
+        for the epoch in force.
         """
         return Judge(
             replace(

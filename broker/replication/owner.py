@@ -62,8 +62,9 @@ class LogOwner:
     ) -> None:
         """Make the owner of the log: the claim in force is a claim of this node.
 
-        `next_offset` is the offset that the next record is expected to have. `sent` is the time at
-        which the claim in force was sent, in seconds of `clock`.
+        `next_offset` is the offset that the next record is expected to have. `clock` returns a
+        monotonic time in seconds, `wall` returns Unix time in ms. `sent` is the time at which the
+        claim in force was sent, in seconds of `clock`.
         """
         self.judge = judge
         self.timing = timing
@@ -137,13 +138,14 @@ class LogOwner:
     ) -> Steps[ReceivedBatch]:
         """Append a batch to the log in chunks. Return the batch once the log has all chunks.
 
-        `position` is the position of the last entry of the batch. Write the batch to the data
-        directory, and confirm it, only after this call. If that write fails because the disk is
-        full, repeat only the write, not this call. Raises Fenced.
+        `payload` is the encoded batch, `position` is the position of its last entry, and
+        `chunk_size` is the largest size of a chunk in bytes. Write the batch to the data directory,
+        and confirm it, only after this call. If the write fails because the disk is full, repeat
+        only the write, not this call. Raises Fenced.
 
-        Raises AppendRefused if the log refuses a chunk as too large. The caller must then call
-        `claim_again`, and repeat this call with smaller chunks. Readers of the log drop the chunks
-        of the first call, because the new claim follows them.
+        Raises AppendRefused if the log refuses a chunk as too large. In this case the caller must
+        call `claim_again`, and repeat this call with smaller chunks. Readers of the log drop the
+        chunks of the first call, because the new claim follows them.
         """
         state = self.judge.state
         epoch, nonce = self._claim
@@ -170,7 +172,7 @@ class LogOwner:
         return ReceivedBatch(state.number + 1, first, state.position, position, payload)
 
     def beat(self) -> Steps[None]:
-        """Append a beat, a record that says only that the owner is there.
+        """Append a beat, a record that only shows that the owner still runs.
 
         Raises Fenced, AppendRefused.
         """
@@ -212,9 +214,9 @@ class LogOwner:
     def raise_format(self, number: int, nonce: int) -> Steps[None]:
         """Write batches in a newer format from now on (the format `number`; see formats.py).
 
-        This appends a claim in the name of this node; the claim names the format. All nodes must be
-        able to read the format. `nonce` is a random number that no other claim has. Call this
-        between two batches. Raises Fenced, AppendRefused.
+        The method appends a claim in the name of this node; the claim names the format. All nodes
+        must be able to read the format. `nonce` is a random number that no other claim has. Call
+        this method between two batches. Raises Fenced, AppendRefused.
         """
         yield from self._claim_anew(replace(self.judge.state, format=number), nonce)
 
@@ -238,10 +240,11 @@ class LogOwner:
         self.in_doubt = False
 
     def trimmable(self, synced: Iterable[int | None]) -> int | None:
-        """Return the offset up to which the log may be trimmed; None if no trim is allowed.
+        """Return the offset of the mark up to which the log may be trimmed; None if there is none.
 
         `synced` has for each listed standby the offset at which it would begin to read, or None if
-        the standby has not reported one.
+        the standby has not reported one. While a standby has not reported, the log may not be
+        trimmed.
         """
         least: int | None = None
         for offset in synced:
@@ -296,17 +299,16 @@ class LogOwner:
         return offset
 
     def _verify(self) -> Steps[None]:
-        """Compare the previous record of this node with the log, after a late append.
+        """Compare the previous record of this node with the log. Raises Fenced if the log lost it.
 
-        An append is late if it was acknowledged more than `_trust_seconds` after the previous
-        record was sent. Then even the expected offset proves nothing: the log may have lost records
-        meanwhile, and a successor may have appended as many records of its own. A successor
-        claims the log after `Timing.silence`, in which it counts the time between two answers of
-        the log. If the log loses records between these two answers, the claim can come up to
-        ANSWER_GAP_MAX earlier than `silence` after the loss. So `_trust_seconds` is at most
-        `silence` less ANSWER_GAP_MAX.
-
-        Also called if a new record has a higher offset than expected. Raises Fenced.
+        Called after a late append, and if a new record has a higher offset than expected. An append
+        is late if it was acknowledged more than `_trust_seconds` after the previous record was
+        sent. After a late append, the expected offset proves nothing: the log may have lost
+        records, and a successor may have appended as many records of its own. A successor claims
+        the log after `Timing.silence`, in which it counts the time between two answers of the log.
+        If the log loses records between these two answers, the claim can come up to ANSWER_GAP_MAX
+        earlier than `silence` after the loss. So `_trust_seconds` is at most `silence` less
+        ANSWER_GAP_MAX.
         """
         offset = self.judge.state.last
         while True:

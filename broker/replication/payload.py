@@ -65,8 +65,8 @@ def encode(
 ) -> bytes:
     """Return the payload of a batch.
 
-    `parts` are the bytes of its records, `rows` its rows of streams, and `garbage` the segments of
-    streams to remove.
+    `parts` are the bytes of the batch's records, `rows` are its rows of streams, and `garbage` is
+    the list of stream segments to remove.
     """
     sections: list[bytes | bytearray] = [_FORMAT.pack(FORMAT)]
     if changes:

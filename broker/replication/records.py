@@ -1,15 +1,16 @@
 """The records of the replicated log, and their encoding.
 
-    kind     written by                      content
-    claim    a standby       a request to own the log: the last offset that its writer has read, the
-                             state of the log up to there, and a digest of settings
-    batch    the owner       one chunk of the entries of a batch
-    beat     the owner       nothing: the record says that the owner is there
-    mark     the owner       the state: a reader may begin at this record
+    kind     written by      content
+    claim    standby, owner  a request to own the log from this record on: the last offset that its
+                             writer has read, the state of the log up to there, and a digest of
+                             settings (an owner claims for a successor, or again for itself)
+    batch    owner           one chunk of the entries of a batch
+    beat     owner           nothing: the record says that the owner is there
+    mark     owner           the state: a reader may begin at this record
     call     any node        nothing: a node appends it to test if the log commits records
 
-Each record begins with epoch and nonce. An epoch is the time between two claims in force. The
-nonce is a random number that tells two claims of the same epoch apart. Numbers are big-endian.
+Each record begins with epoch and nonce. An epoch is the time between two claims in force. The nonce
+is a random number that tells two claims of the same epoch apart. Numbers are big-endian.
 """
 
 from __future__ import annotations
@@ -111,9 +112,10 @@ class ClusterState:
         )
 
     def after_batch(self, number: int, position: int, batch_offset: int) -> ClusterState:
-        """Return the state after a batch; `batch_offset` is the offset of the batch's first chunk.
+        """Return the state after the batch with this number.
 
-        `position` is the position of the last entry of the batch.
+        `position` is the position of the last entry of the batch, `batch_offset` is the offset of
+        its first chunk.
         """
         return ClusterState(
             self.name,

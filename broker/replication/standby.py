@@ -153,9 +153,10 @@ class Standby:
     def _read_span(self) -> Steps[LogSpan]:
         """Read the next records; if they were trimmed, the first records of the trimmed log.
 
-        If the log did not answer before this read, the result begins with the last valid record
+        After a time in which the log did not answer, the result begins with the last valid record
         that this node has read, so that the follower can check that the log still has this record.
-        (The first read shows that the log is long enough to have this record.)
+        In this case, the log is read twice: the first read, after this record, raises an error if
+        the log has become shorter.
         """
         follower = self.follower
         if self._clock() > self._heard + ANSWER_GAP_MAX:
@@ -215,7 +216,10 @@ class Standby:
         self._call_acknowledged = self._clock()
 
     def _claim(self) -> Steps[LogOwner | None]:
-        """Claim the log. Return the owner if the claim is in force, else None."""
+        """Append a claim, and read the log up to it.
+
+        Return this node as the owner if the claim is valid, else None.
+        """
         state, nonce = self.state, self._new_nonce()
         if state.epoch == 0:
             state = ClusterState(state.name, salt=self.salt, format=self.format)
@@ -267,8 +271,9 @@ class Standby:
         return owner
 
     def _owner(self, sent: float) -> LogOwner:
-        """Return this node as the owner of the log; `sent` is the time when it sent its last
-        record.
+        """Return a LogOwner for this node.
+
+        `sent` is the time at which this node sent its last record, in seconds of the node's clock.
         """
         return LogOwner(
             self.follower.judge,

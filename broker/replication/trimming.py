@@ -96,7 +96,10 @@ class NodeList:
         return replace(self, listed=frozenset(listed), struck=struck)
 
     def without_last(self, reports: Mapping[str, NodeReport], owner: str) -> NodeList:
-        """Strike the node that is farthest behind, but not the owner; return the new list."""
+        """Strike the listed node that is farthest behind; return the new list.
+
+        The node `owner` is never struck: if no other node is listed, return this list.
+        """
         others = {
             name: reports[name].offset if name in reports else -1 for name in self.listed - {owner}
         }
@@ -108,9 +111,9 @@ class NodeList:
         )
 
     def unreported(self, reports: Mapping[str, NodeReport]) -> list[str]:
-        """Return the listed nodes without a report, for which the log cannot be trimmed."""
+        """Return the names of the listed nodes without a report: they prevent trims of the log."""
         return sorted(self.listed - reports.keys())
 
     def offsets(self, reports: Mapping[str, NodeReport]) -> list[int | None]:
-        """Return for each listed node the offset that it reported; None without a report."""
+        """Return each listed node's reported offset, ordered by name; None without a report."""
         return [reports[name].offset if name in reports else None for name in sorted(self.listed)]

@@ -65,7 +65,7 @@ class WarmSurvivors:
             self._unreleased = self._messages.blocks
 
     def release(self, log: SegmentLog) -> bool:
-        """Count the messages of removed queues in one block of FollowedMessages as settled.
+        """Settle messages of removed queues: the messages in the next block of FollowedMessages.
 
         When all messages of a file are settled, the log can drop the file. Return True if further
         blocks remain for later calls.

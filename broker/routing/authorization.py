@@ -161,7 +161,10 @@ class DeclarationRights:
             may("write", "exchange", target or "amq.default", self._vhost)
 
     def _check_journal(self, arguments: Mapping[str, object], thing: str) -> None:
-        """Raise AccessRefused if `arguments` ask for a journal that the user may not declare."""
+        """Raise AccessRefused if `arguments` ask for a journal that the user may not declare.
+
+        `thing` names the queue in the error.
+        """
         if (
             arguments.get(JOURNAL) is True
             and not self._administrator

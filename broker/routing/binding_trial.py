@@ -112,7 +112,7 @@ class _Walk:
 
 
 class _TopicOutcome:
-    """The numbers of messages of one topic that the changed bindings affect."""
+    """The effects of the changed bindings on the messages of one topic."""
 
     def __init__(self) -> None:
         #: Numbers of messages by destination and direction: True for gained messages, False for
@@ -312,7 +312,7 @@ class BindingTrial:
         return walk.changed
 
     def _target_of(self, walk: _Walk, binding: Binding) -> Destination | None:
-        """Return the real destination of a binding that matches.
+        """Return the destination of a binding that matches; for a replaced queue, the replacement.
 
         Return None if the trial removes the binding and `walk` is the routing with the changes, or
         if the binding is a subscription whose user may not read the topic.

@@ -187,9 +187,9 @@ def needs_message(exchange: Exchange) -> bool:
 
 
 def _rules_of(exchange: Exchange) -> Exchange:
-    """Return the exchange whose type decides which bindings match.
+    """Return the exchange whose type decides which bindings of `exchange` match.
 
-    For a delayed exchange, that is its inner exchange.
+    The result is the inner exchange of a delayed exchange; any other exchange is returned itself.
     """
     return exchange.inner if isinstance(exchange, DelayedExchange) else exchange
 

@@ -126,7 +126,10 @@ def owner_of(identity: Identity) -> str:
 
 
 class Producers:
-    """The last and the refused sequence numbers of the producers of one virtual host."""
+    """The last and the refused sequence numbers of the producers of one virtual host.
+
+    The methods identify a producer by its owner (`owner_of`) and by its name.
+    """
 
     def __init__(self, vhost: str, store: Store, agenda: Agenda) -> None:
         #: Last sequence numbers by owner and producer name.
@@ -202,7 +205,8 @@ class Producers:
     def remove_owner(self, owner: str) -> None:
         """Forget the producers of a user that is deleted: in memory now, and in the store soon.
 
-        Otherwise, the broker would drop new messages of a later user of this name as repeats.
+        If the broker still remembered these producers, it would drop new messages of a later user
+        of this name as repeats.
         """
         self.refused.remove_owner(owner)
         self._removal.add(owner, self.last.remove_owner(owner))
@@ -210,8 +214,9 @@ class Producers:
     def clear(self, most: int) -> bool:
         """Forget up to `most` producers, because the virtual host is deleted.
 
-        Without this, a restart would give the sequence numbers to a new virtual host of the same
-        name, which would then drop new messages as repeats. Return True if no producer is left.
+        If their sequence numbers stayed in the store, a restart would give them to a new virtual
+        host of the same name. The broker would then drop new messages as repeats. Return True if no
+        producer is left.
         """
         left = most - self._removal.remove(most)
         while left > 0 and (self.unowned or self.last.size):
@@ -222,8 +227,9 @@ class Producers:
     def remove_stored(self, owner: str, producer: str) -> None:
         """Remove a producer's number from the store if the broker does not remember the producer.
 
-        The broker remembers the producer again if a new user with the name of the deleted user has
-        published by this producer's name. Then the stored number is the new user's, and stays.
+        If a new user has the name of the deleted user, and has published by this producer's name,
+        the broker remembers the producer again. In this case the stored number is the new user's,
+        and stays.
         """
         if self.last.get(owner, producer) is None:
             self._store.append(Sequenced(producer_scope(self._vhost, owner), producer, -1), None)
@@ -231,9 +237,10 @@ class Producers:
     def _evict(self, producer: str) -> None:
         """Forget one sequence number, in memory and in the store.
 
-        If there are numbers without an owner, evict one of them: the number of `producer`, which
-        now has a number with an owner; if there is none, the oldest one. If there are no such
-        numbers, evict the oldest number of the owner with the most numbers.
+        Numbers without an owner (from earlier versions) are evicted first: the number of the name
+        `producer` if it has one, because this producer has a number with an owner now, else the
+        oldest number. If all numbers have an owner, evict the oldest number of the owner with the
+        most numbers.
         """
         if self.unowned:
             name = producer if producer in self.unowned else next(iter(self.unowned))
@@ -254,7 +261,7 @@ class OwnerRemoval(BulkTask):
         self._waiting: list[tuple[str, list[str]]] = []
 
     def add(self, owner: str, producers: list[str]) -> None:
-        """Begin to remove the numbers of these producers."""
+        """Begin to remove the numbers of `producers`, which belong to the deleted user `owner`."""
         if producers:
             self._waiting.append((owner, producers))
             self.schedule()
@@ -266,7 +273,7 @@ class OwnerRemoval(BulkTask):
         self.remove(REMOVALS_PER_SLICE)
 
     def remove(self, most: int) -> int:
-        """Remove up to `most` producers from the store; return their number."""
+        """Remove up to `most` producers from the store; return how many were removed."""
         removed = 0
         while self._waiting and removed < most:
             owner, producers = self._waiting[-1]

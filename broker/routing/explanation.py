@@ -161,7 +161,10 @@ class RouteExplanation:
         self.walked[0].entered = "published here"
 
     def _find_unrepresentable(self) -> Iterator[None]:
-        """Find, in steps, the destinations of matching bindings that cannot represent the topic."""
+        """Find, in steps, destinations that cannot represent the topic.
+
+        Only destinations of matching bindings are examined.
+        """
         if not self._search.unrepresentable:
             return
         reached = self.reached

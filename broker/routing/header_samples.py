@@ -136,7 +136,10 @@ class HeaderSamples:
                 self._topics[vhost, exchange] = self._keys
 
     def _keep(self, samples: MessageSamples, properties: Properties) -> bool:
-        """Pass the last counted message to `keep`. Return False if its headers are too large."""
+        """Put the headers of the last counted message into `samples`.
+
+        If the headers are too large, take back the count of the message, and return False.
+        """
         sample = _sample_of(properties)
         if sample is None:
             samples.seen -= 1

@@ -93,10 +93,9 @@ class KeyComparison:
         return self._plain_difference(words) if -2 < gap < 2 else None
 
     def _other_separator(self, binding_key: str, words: list[str]) -> NearDifference | None:
-        """Return the difference if the keys differ only in separators, `/` instead of `.` or the
-        reverse.
+        """Return the difference if the keys differ only in the separators `/` and `.`.
 
-        Return None otherwise.
+        Return None if the keys are equal, or differ in anything else.
         """
         uniform = words
         if self._other in binding_key:
@@ -179,11 +178,10 @@ class KeyComparison:
         return True
 
     def _of_word(self, wanted: str, given: str, place: int) -> NearDifference | None:
-        """Return the difference between a word of the key, `given`, and the word of the binding
-        key.
+        """Return the difference between the word `given` of the routing key and `wanted`.
 
-        Return None if the words differ in more than case or one character. `place` is the index of
-        the word.
+        `wanted` is the word of the binding key at the same index, and `place` is this index. Return
+        None if the words differ in more than case or one character.
         """
         if len(wanted) == len(given) and wanted.casefold() == given.casefold():
             return _of_case(given, wanted)
@@ -226,9 +224,10 @@ class KeyComparison:
         return difference
 
     def _matches_shifted(self, head: list[str], words: list[str], tail: list[str]) -> bool:
-        """True if the pattern `head`, `#`, `tail` matches `words` after one word is removed.
+        """True if the pattern `head`, `#`, `tail` matches `words` without one of the words.
 
-        The removed word is the first word that does not match the word of `head` at its position.
+        The word to leave out is the first word that does not match the word of `head` at its
+        position.
         """
         front = self._agreeing(head, words)
         if front == len(head) or len(words) - 1 < len(head) + len(tail):
@@ -268,7 +267,10 @@ def _of_case(given: str, wanted: str) -> NearDifference:
 
 
 def _is_one_change(first: str, second: str) -> bool:
-    """True if one character was added, removed or replaced, or two neighbours were exchanged."""
+    """True if one change of a character turns `first` into `second`.
+
+    A change adds, removes or replaces a character, or exchanges two neighbouring characters.
+    """
     if len(first) > len(second):
         first, second = second, first
     if len(second) - len(first) > 1 or len(second) < _WORD_MIN:
@@ -322,9 +324,10 @@ class HeaderComparison:
         return indices
 
     def difference(self, arguments: Fields) -> NearDifference | None:
-        """Return the one header that keeps a binding of a headers exchange from matching.
+        """Return the difference in the one header that keeps a binding from matching the message.
 
-        Return None if several headers would have to change.
+        `arguments` are the arguments of the binding. Return None if several headers would have to
+        change.
         """
         headers = self._headers
         criteria = Criteria(arguments)

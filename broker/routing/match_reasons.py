@@ -58,7 +58,7 @@ def reason_of(exchange: Exchange, binding: Binding, key: str, properties: Proper
 
 
 def _reason_of_kind(exchange: Exchange) -> str:
-    """Return the reason of the bindings of an exchange whose type alone decides the reason."""
+    """Return the reason for a match that follows from the type of the exchange alone."""
     if isinstance(exchange, DirectExchange):
         return EQUAL_KEYS
     if isinstance(exchange, RandomExchange):

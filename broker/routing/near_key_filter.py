@@ -156,5 +156,8 @@ def _without_each_word(key: str) -> list[str]:
 
 
 def _uniform(text: str) -> str:
-    """Return `text`, one or more keys, in lowercase, with AMQP's `.` and `*` for `/` and `+`."""
+    """Return `text`, one or more keys, in lowercase and in the notation of AMQP.
+
+    MQTT's `/` and `+` are replaced by AMQP's `.` and `*`.
+    """
     return text.casefold().replace("/", ".").replace("+", _ONE)

@@ -140,7 +140,10 @@ class NearMissSearch:
         yield from self._ask_others()
 
     def _examine_keys(self, exchange: Exchange, wildcards: bool) -> Iterator[None]:
-        """Compare, in steps, the binding keys of an exchange with the routing key."""
+        """Compare, in steps, the binding keys of an exchange with the routing key.
+
+        `wildcards` is True if the exchange is a topic exchange.
+        """
         key_filter = NearKeyFilter(self._key, wildcards)
         for chunk in self._chunks(exchange):
             similar = chunk.selected(key_filter.passing(chunk.keys()))
@@ -157,7 +160,7 @@ class NearMissSearch:
     def _examine_headers(self, exchange: Exchange, rules: HeadersExchange) -> Iterator[None]:
         """Compare the criteria of a headers exchange, in steps, with the headers of the message.
 
-        All near misses of headers are of one kind. So the search ends when it has enough of them.
+        All near misses of headers are of one kind. So the search ends with NEAR_MISSES_MAX of them.
         """
         headers = headers_of(self._properties)
         comparison, given = HeaderComparison(headers), headers_signature(headers)

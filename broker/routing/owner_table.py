@@ -24,7 +24,10 @@ V = TypeVar("V")
 
 
 class OwnerTable(Generic[V]):
-    """Values by owner and name; finds the oldest value of the owner with the most values fast."""
+    """Values by owner and name.
+
+    The table finds the oldest value of the owner with the most values in little time.
+    """
 
     def __init__(self) -> None:
         #: Owner -> name -> value; the newest value of an owner is at the end. Read only: the

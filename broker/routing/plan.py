@@ -160,8 +160,8 @@ class Plan:
     def add_journals(self, journals: list[StreamQueue], publisher: str) -> None:
         """Add streams that record each message, even a message without another destination.
 
-        The journals do not change the fate of a message: without another destination it stays
-        unroutable.
+        `publisher` is the user name that the streams record. The journals do not change the fate of
+        a message: without another destination, the message stays unroutable.
         """
         added: list[StreamQueue] = [journal for journal in journals if journal not in self.queues]
         self.routed -= len(journals) - len(added)

@@ -103,7 +103,8 @@ class PlanIndex:
     def get_of_message(self, key: tuple[object, ...]) -> Plan | None:
         """Return a plan for messages whose destinations depend on their headers, or None.
 
-        The key has the destinations that were found for one message.
+        The key has the destinations that were found for one message. The result is None if no plan
+        has these destinations.
         """
         return self._of_messages.get(key)
 

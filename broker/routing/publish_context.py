@@ -10,8 +10,8 @@ no permissions and matches no bindings. On a miss, `resolve` asks the Planner fo
 the route under these bytes. When the cache is full, the oldest routes are evicted.
 
 A message takes the slow path if it has a feature named in the `slow_path_mask` of its plan, for
-example an expiration, or headers that a headers exchange matches. A stale plan names all features:
-then the slow path calls `renew`, which gives the route its present plan.
+example an expiration, or headers that a headers exchange matches. The mask of a stale plan makes
+every message take the slow path, which calls `renew` to give the route a new plan.
 
 Routes count their publications. The context adds these counts to the IngressCounters of its front
 end when a route is evicted or renewed, or when `collect` is called. A reader of the counters first
@@ -139,7 +139,7 @@ class PublishContext:
             self._remember(route)
 
     def reduce(self, most: int) -> int:
-        """Remove up to `most` cached routes, the oldest first; return their number."""
+        """Remove up to `most` cached routes, the oldest first; return how many were removed."""
         evicted = evict_oldest(self.routes, most)
         for _, route in evicted:
             self._remember(route)
@@ -249,7 +249,7 @@ class IngressCounters:
         self.misses = 0
 
     def merge(self, other: IngressCounters) -> None:
-        """Add the counts of other counters to these counters."""
+        """Add the counts of `other` to these counters."""
         self.received += other.received
         self.copies += other.copies
         self.unrepresentable += other.unrepresentable
@@ -406,8 +406,8 @@ class PublishContexts:
     def collected(self) -> dict[str, IngressCounters]:
         """Return the counts of received messages, by the name of the receiving front end.
 
-        Each cached route counts its own publications. The result has them only up to the last
-        `collect_steps`.
+        Each cached route counts its own publications. The result lacks the publications that routes
+        have counted since the last `collect_steps`.
         """
         totals = {front: counters.copy() for front, counters in self._counters.items()}
         for context in self:

@@ -81,7 +81,7 @@ def _of_subscriber(target: Subscriber, qos: i64) -> QueueVerdict:
 
 
 def _full(depth: i64, most: i64) -> str:
-    """Return "DEPTH of MOST messages" if no message fits; else an empty text."""
+    """Return "DEPTH of MOST messages" if `depth` reaches the limit `most`; else an empty text."""
     return f"{depth} of {most} messages" if most != UNLIMITED and depth >= most else ""
 
 

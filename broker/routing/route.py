@@ -69,7 +69,7 @@ class MessageRoute(Route):
 
 
 def new_route(exchange: str, key: str, plan: Plan | None, origin: Origin) -> Route | None:
-    """Return a route with this plan; None if `plan` is None."""
+    """Return a new route with this plan and this publisher (`origin`); None if `plan` is None."""
     if plan is None:
         return None
     route = Route(exchange, key, plan)

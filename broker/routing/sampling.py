@@ -44,9 +44,9 @@ class MessageSampler:
     """The sampler of a broker. It makes a SampledMessage for each message that it chooses.
 
     If `parent_based` is True, the flag in a valid `traceparent` decides about the message. All
-    other messages are sampled with the probability `ratio` (0 to 1), by the trace id. At most
-    `rate` messages are sampled in a second; further messages are counted in `skipped`. The function
-    `draw` returns a random integer with the given number of bits.
+    other messages are sampled with the probability `ratio` (0 to 1): the trace id is compared with
+    the ratio. At most `rate` messages are sampled in a second; further messages are counted in
+    `skipped`. The function `draw` returns a random integer with the given number of bits.
     """
 
     def __init__(

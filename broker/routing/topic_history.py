@@ -181,7 +181,7 @@ class HistorySum:
         self.counts: dict[tuple[str, str], KeyCounts] = {}
 
     def samples(self, vhost: str, exchange: str, key: str) -> WeightedSamples:
-        """Return the sampled headers of the messages of a topic; there may be none."""
+        """Return the sampled headers of the messages of a topic; empty if there are no samples."""
         samples = WeightedSamples()
         for slot in self._slots:
             first = slot.first_samples.find(vhost, exchange, key)
@@ -216,7 +216,7 @@ def _add(
     key: str,
     messages: i64,
 ) -> bool:
-    """Count messages of a topic in a slot. Return False if they cannot be counted there.
+    """Count messages of a topic in a slot. Return False if the slot cannot count them.
 
     `places` are the counts of the slot: `published` or `unroutable`. `place` is the virtual host
     and the exchange. Messages of a new topic are not counted if the slot has TOPICS_MAX topics, or

@@ -176,7 +176,7 @@ class Trace(Task):
         return FollowedMessage(self, self.followed)
 
     def add(self, message: int, step: str, place: str, detail: str) -> None:
-        """Add an event about the message with this number, if the trace still runs."""
+        """Add a TraceEvent about the message with this number, if the trace still runs."""
         if self.ended:
             return
         self.reported += 1
@@ -216,8 +216,9 @@ class FollowedMessage(MessageTrace):
 
 
 class Traces:
-    """The traces that run in the virtual host `vhost`. The function `retire` makes all plans of the
-    host stale.
+    """The traces that run in the virtual host `vhost`.
+
+    The function `retire` makes all plans of this virtual host stale.
     """
 
     def __init__(self, vhost: str, agenda: Agenda, retire: Callable[[], None]) -> None:

@@ -76,8 +76,9 @@ class AuditTrail:
     def changed(self, entry: Defined | Undefined, shown: Mapping[str, object] | None) -> None:
         """Record the change of a definition.
 
-        `shown` has the fields to record instead of the stored fields. Bindings need it, because
-        their stored fields have only the numbers of the exchange and the destination.
+        `shown` has the fields to record instead of the fields of `entry`; None if these are
+        recorded. Bindings need `shown`, because their stored fields have only the numbers of the
+        exchange and the destination.
         """
         if entry.kind not in KINDS:
             return
@@ -103,7 +104,8 @@ class AuditTrail:
     ) -> None:
         """Record an action, such as "purge", on the object `name`.
 
-        The record has no field for an empty `vhost` or `name`.
+        `facts` are further fields to record. The record has no field for an empty `vhost` or
+        `name`.
         """
         actor = self._actor
         record: AuditRecord = {"action": action, "kind": kind}

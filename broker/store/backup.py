@@ -57,7 +57,7 @@ class OpenedFile:
 def back_up(directory: str, target: str, progress: Callable[[int, int], None]) -> int:
     """Copy a store to a new directory, and return the size of the copy in bytes.
 
-    `progress` is called with the number of bytes of the log that are copied, and the log's size.
+    `progress` is called with the number of bytes copied from the log so far, and the log's size.
     Raises StoreError if there is no store, if the target exists, or if copying fails.
     """
     if not os.path.exists(f"{directory}/{CATALOG}"):

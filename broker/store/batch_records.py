@@ -52,9 +52,10 @@ class Records:
     def complete(self, seed: i64) -> None:
         """Compute the missing checksums, and join the parts of these records.
 
-        The thread that writes the records calls this method, because the work grows with the size
-        of a transaction. The event loop runs meanwhile: `crc32` of a long part releases the
-        interpreter lock.
+        `seed` is the number from which the checksums of the log start (SegmentLog.seed). The thread
+        that writes the records calls this method, because the work grows with the size of a
+        transaction. The event loop runs meanwhile: `crc32` of a long part releases the interpreter
+        lock.
         """
         if not self.unsummed:
             return

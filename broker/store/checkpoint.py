@@ -146,7 +146,7 @@ class Checkpointing:
         return self.stage != DONE
 
     def run(self) -> None:
-        """Run all steps of the checkpoint."""
+        """Do all steps of the checkpoint. Raises StoreError as `step` does."""
         while self.step():
             pass
 
@@ -315,8 +315,8 @@ class Checkpointing:
     ) -> None:
         """Write an entry to the checkpoint if it is live. Hot path.
 
-        If `verbatim` is True, copy the record unchanged. But if some queues have settled its
-        message, always write a new record, which names only the other queues.
+        If `verbatim` is True, copy the record unchanged. But for a message that some of its queues
+        have settled, always write a new record, which names only the other queues.
         """
         data, live = reader.data, self._survivors
         kind, position, start = member.kind, member.position, member.start
@@ -392,9 +392,9 @@ class Checkpointing:
         Add these changes to the counts of the checkpoint.
 
         The attribute `needs` of each later file has, for each replaced file, the number of entries
-        that refer to the replaced file. Replace these numbers by one number for the checkpoint. It
-        leaves out the entries that the stage LATE has read, except PUBRECs and delivery counts of
-        messages in the checkpoint.
+        that refer to the replaced file. Replace these numbers by one number for the checkpoint.
+        This number leaves out the entries that the stage LATE has read, except PUBRECs and delivery
+        counts of messages in the checkpoint.
 
         Do nothing while the writer counts a batch; the next step tries again.
         """
@@ -440,7 +440,7 @@ class Checkpointing:
 
 
 def _remaining_queues(data: bytes, start: i64, end: i64, queues: list[int]) -> bytes:
-    """Return the encoded queues of a STORED record, reduced to the queues in `queues`."""
+    """Return the queues of a STORED record, encoded in data[start:end], that are in `queues`."""
     head = BytesWriter()
     write_i32_be(head, i32(len(queues)))
     while start < end:

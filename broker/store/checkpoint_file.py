@@ -127,7 +127,7 @@ class CheckpointFile:
             checkpoint.stored_size += size
 
     def flush(self) -> None:
-        """Write the collected records; sync the file if SYNC_SIZE bytes are not synced."""
+        """Write the collected records; sync the file if SYNC_SIZE bytes or more are not synced."""
         data = self._out.getvalue()
         self._out = BytesWriter()
         self._write_out(data)

@@ -22,15 +22,15 @@ def begin_checkpoint(
 ) -> Checkpointing | None:
     """Begin a checkpoint of the full files; return None if it would certainly free too little.
 
-    The Checkpointing gets a copy of `holder_numbers`. It measures the size of the live records, and
-    ends early if too little space would be freed.
+    The Checkpointing gets a copy of `holder_numbers`. A checkpoint measures the size of the live
+    records, and ends early if too little space would be freed.
 
     In a busy log, most files soon have no live record, and are dropped without being read. A
-    checkpoint can prevent this: if it copies a message just before the message is settled, the file
-    with the settlement and all later files cannot be dropped. So two rules apply to a log that
-    is not `idle` and does not have many small files. A checkpoint must free at least SLACK_SEGMENTS
-    segments. It leaves out up to SLACK_SEGMENTS of the newest full files, as long as these files
-    have live records.
+    checkpoint can prevent such drops: if it copies a message just before the message is settled,
+    the file with the settlement and all later files cannot be dropped. So two rules apply to a log
+    that is not `idle` and does not have many small files. The checkpoint must free at least
+    SLACK_SEGMENTS segments. The checkpoint leaves out up to SLACK_SEGMENTS of the newest full
+    files, as long as these files have live records.
     """
     sealed = log.sealed()
     many_small = _many_small(log, sealed)

@@ -14,7 +14,7 @@ from broker.store.disk import StoreError, TooNew
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Codec:
-    """A converter of the contents of some encodings to and from their form in the log."""
+    """A converter of message contents of some encodings to their form in the log, and back."""
 
     def dump(self, encoding: Encoding, content: bytes) -> tuple[int, bytes, bytes]:
         """Return (tag, parameters, content) of a message, to be stored in the log.

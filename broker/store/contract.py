@@ -262,12 +262,14 @@ class Store:
     def prepare(self, entry: MessageStored) -> None:
         """Encode an entry in advance, if possible, before it is appended to a group.
 
-        A large group is applied in one turn of the event loop. With prepared entries, that takes
-        less time.
+        A large group is applied in one turn of the event loop. Prepared entries shorten this turn.
         """
 
     def append_settled(self, queue: i64, position: i64) -> None:
-        """Append a `MessageSettled` of these values, for which no ticket waits. Hot path."""
+        """Append a `MessageSettled`: `queue` has settled the message at `position`. Hot path.
+
+        No ticket waits for the entry.
+        """
         self.append(MessageSettled(queue, position), None)
 
     def _announce(self, ticket: Ticket | None) -> None:
@@ -428,7 +430,7 @@ class Store:
     def fetch(
         self, queue: i64, positions: list[int], expiring: bool = False
     ) -> list[Message | None]:
-        """Return the stored messages at these positions, as this queue holds them.
+        """Return the stored messages at these positions, as the queue with this number holds them.
 
         The result is shorter than `positions` if the contents exceed FETCH_BYTES (see `bounded`). A
         message that cannot be read is reported, and is None in the result. `expiring` is True if

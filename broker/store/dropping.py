@@ -5,8 +5,9 @@
     3. remove the files, in any order
 
 A segment has two copies of its head, and each is synced before the other is written. None of these
-steps needs free space on the disk. A file that settles messages of an earlier file is dropped with
-that file or after it, never before: otherwise a restart would restore the settled messages.
+steps needs free space on the disk. A file with the settlements of an earlier file's messages is
+dropped together with the earlier file or after it. If it was dropped first, a restart would restore
+the settled messages.
 
 The newest file with a durable record is never dropped: it holds the last position. Recovery removes
 a newer segment without records.
@@ -22,7 +23,10 @@ from broker.store.segments import SegmentLog
 
 
 def dead_files(log: SegmentLog) -> list[list[LogFile]]:
-    """Return the files that can be dropped, as lists of neighbouring files, in their order."""
+    """Return the files that can be dropped, as lists of neighbouring files.
+
+    The files and the lists are in the order of the log.
+    """
     if log.poisoned or log.no_checkpoint_reason:
         return []
     files = list(log.files)

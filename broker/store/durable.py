@@ -147,8 +147,8 @@ class DurableStore(Store):
     def _refresh_marks(self) -> None:
         """Append again the oldest delivery marks whose last record is in a full segment.
 
-        Without this, the last mark of a queue with few deliveries could be the only live entry of
-        an old segment, and prevent that the segment is dropped. A batch gets at most
+        If the last mark of a queue with few deliveries stayed in an old segment, it could be the
+        only live entry there, and prevent that the segment is dropped. A batch gets at most
         MARKS_PER_BATCH such marks.
         """
         left = MARKS_PER_BATCH
@@ -269,7 +269,7 @@ class DurableStore(Store):
     def read_stored(self, reader: LogReader, position: i64) -> MessageStored | None:
         """Return the entry of the message at a position.
 
-        If the message cannot be read, report that and return None. If only a file descriptor is
+        If the message cannot be read, report the loss and return None. If only a file descriptor is
         missing, raise OutOfDescriptors: the message is not lost.
         """
         try:
@@ -288,9 +288,9 @@ class DurableStore(Store):
         return None
 
     def read_retained(self, reader: LogReader, position: i64) -> Message | None:
-        """Return the retained message at a position; None if the entry there removed the message.
+        """Return the retained message that the entry at a position set; None if it removed one.
 
-        If the message cannot be read, report that and return None. If only a file descriptor is
+        If the message cannot be read, report the loss and return None. If only a file descriptor is
         missing, raise OutOfDescriptors: the message is not lost.
         """
         try:

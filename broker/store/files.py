@@ -216,7 +216,8 @@ class LogFile:
     def add_to_index(self, position: i64, offset: i64, always: bool = False) -> None:
         """Index a record if it is INDEX_STRIDE bytes or more after the last indexed record.
 
-        If `always` is True, add the record in any case.
+        `position` is the record's position in the log, `offset` its byte offset in this file. If
+        `always` is True, add the record in any case.
         """
         if always or offset - self._last_indexed >= INDEX_STRIDE:
             self._last_indexed = offset

@@ -24,7 +24,7 @@ _COPY: Final = 1 << 20
 
 
 class Finding:
-    """A result of checking the data on the disk, mostly a problem.
+    """One result of a check of the data on the disk; most findings are problems.
 
     A finding has a kind, the file, the reason, the offset and size of the bad data in the file, and
     the path of a copy of the bad data in the quarantine (if there is one).

@@ -201,7 +201,7 @@ class ScannedMessages(LiveMessages):
 
     @property
     def shared(self) -> int:
-        """Number of messages that were in several queues, and that a queue still holds."""
+        """Number of messages that were in several queues, and are still in at least one."""
         return len(self._shared)
 
     @property
@@ -365,7 +365,7 @@ class FollowedMessages(LiveMessages):
             self._join(at - 1)
 
     def _join(self, at: i64) -> None:
-        """Append the next block to a block if both together fill at most half a block."""
+        """Join a block with the next block if both together fill at most half a block."""
         block, following = self._blocks[at], self._blocks[at + 1]
         if block.count + following.count > self._block_size // 2:
             return

@@ -66,8 +66,8 @@ class Liveness:
     ) -> None:
         """Set the position of the last entry about each key, as recovery found it.
 
-        The keys are packet identifiers (`held`), streams, producers (`sequences`) and delivery
-        marks.
+        `held` maps session -> packet identifier -> position, `streams` maps stream -> position,
+        `sequences` maps (scope, producer) -> position, `marks` maps queue -> rank -> position.
         """
         self._held, self._streams, self._sequences = held, streams, sequences
         self._marks = marks
@@ -107,7 +107,7 @@ class Liveness:
             self._count_keyed(files, file, position_, entry)
 
     def settle(self, files: list[LogFile], queue: i64, position: i64) -> None:
-        """Count a message of a deleted queue as settled; the log gets no entry about that."""
+        """Count a message of a deleted queue as settled, without an entry in the log."""
         self.changes += 1
         file = _covering(files, position)
         if file is not None:
@@ -172,7 +172,7 @@ class Liveness:
 
 
 def _end(files: list[LogFile], position: i64) -> LogFile | None:
-    """Count the entry at a position as no longer live; return its file, None if that is gone."""
+    """Count the entry at a position as no longer live; return its file, None if it is removed."""
     file = _covering(files, position)
     if file is not None:
         file.live -= 1

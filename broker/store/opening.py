@@ -84,7 +84,7 @@ def opened_store(
     survivors: Survivors,
     recovery: Recovery,
 ) -> OpenedStore:
-    """Return a store over an open log and an open catalog, with their live records."""
+    """Return the OpenedStore of an open log and an open catalog, with their live records."""
     store.stream_ends = {number: end for number, (end, _) in survivors.streams.items()}
     store.stream_ends_exact = not any(
         finding.kind in (QUARANTINED, MISSING, WRONG) and finding.file != CATALOG

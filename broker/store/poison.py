@@ -26,7 +26,11 @@ class PoisonableWriter:
             )
 
     def discard(self, path: str, reason: str, error: OSError) -> None:
-        """Remove the file of a new segment that could not be written, and raise WriteFailed."""
+        """Remove the file of a new segment that could not be written, and raise WriteFailed.
+
+        `reason` is the text for the raised error, and `error` its cause. Raises Poisoned if the
+        file cannot be removed.
+        """
         try:
             self.disk.remove(path)
         except OSError as failure:

@@ -158,7 +158,7 @@ class Recorder:
         records.stored_size += size
 
     def add_settled(self, position: i64, queue: i64, settled: i64) -> None:
-        """Encode a `MessageSettled` of these values. Hot path."""
+        """Encode a `MessageSettled` of the message at position `settled` in `queue`. Hot path."""
         records = self._records
         first: i64 = BATCH_START << 16 if records.count == 0 else 0
         head = BytesWriter()

@@ -295,7 +295,7 @@ class Recoverer:
         writable.close()
 
     def _follows_damage(self) -> bool:
-        """True if the file read before this one has damage, which may hold the missing records."""
+        """True if the previous file has damage, which may have destroyed the missing records."""
         return bool(self.files) and bool(self.files[-1].holes)
 
     def _walk(self, file: LogFile, scan: FileScan, may_cut: bool) -> None:

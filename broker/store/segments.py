@@ -261,7 +261,7 @@ class SegmentLog(PoisonableWriter):
                 file.balance = (file.balance + entry_hash(0, position)) & SUM_MASK
 
     def settle(self, queue: i64, position: i64) -> None:
-        """Count a message of a deleted queue as settled; no entry is written to the log.
+        """Count a message of a deleted queue as settled, without an entry in the log.
 
         The deletion must be durable.
         """
@@ -336,7 +336,7 @@ class SegmentLog(PoisonableWriter):
         return sum(file.reclaimable for file in self.sealed())
 
     def postpone_checkpoint(self, live: i64, measured: i64) -> None:
-        """Set the sizes at which the next checkpoint is considered: one made now frees too little.
+        """Set the log sizes at which the next checkpoint is considered: now it frees too little.
 
         A checkpoint is considered when the full files have grown to `check_size` bytes, or their
         reclaimable part to `check_reclaimable` bytes. While disk space is short, the lower limit
@@ -368,7 +368,7 @@ class SegmentLog(PoisonableWriter):
     def remove(self, file: LogFile) -> int:
         """Remove a file that is no longer part of the log, and return its size in bytes.
 
-        Raises StoreError if that fails. `remove_leftover` then tries again. May block.
+        Raises StoreError if the removal fails; `remove_leftover` tries it again. May block.
         """
         file.close_scan()
         try:

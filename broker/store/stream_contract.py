@@ -46,7 +46,7 @@ class ShippedRows:
 class StreamGarbage:
     """Files of a stream to remove: `segments` has their epochs and base offsets, oldest first.
 
-    If `deleted` is True, the stream is deleted, and its directory is removed if it is then empty.
+    If `deleted` is True, the stream is deleted, and its directory is removed too, once it is empty.
     """
 
     def __init__(

@@ -299,7 +299,7 @@ class Survivors(Replay):
 
 
 def retained_key(data: bytes, start: i64) -> tuple[str, str]:
-    """Return the virtual host and the topic of an encoded RetainedSet."""
+    """Return the virtual host and the topic of a RetainedSet, encoded from data[start] on."""
     vhost: i64 = start + 4 + _u16(data, start)
     return data[start + 4 : vhost].decode(), data[vhost : vhost + _u16(data, start + 2)].decode(
         "utf-8", "surrogateescape"
@@ -307,7 +307,7 @@ def retained_key(data: bytes, start: i64) -> tuple[str, str]:
 
 
 def producer_key(data: bytes, start: i64, end: i64) -> tuple[str, str]:
-    """Return the scope and the producer of an encoded Sequenced."""
+    """Return the scope and the producer of a Sequenced, encoded in data[start:end]."""
     scope: i64 = start + 10 + _u16(data, start + 8)
     return data[start + 10 : scope].decode(), data[scope:end].decode("utf-8", "surrogateescape")
 

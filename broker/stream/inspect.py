@@ -61,9 +61,10 @@ def repair(
     ends: dict[int, int],
     ends_exact: bool,
 ) -> Iterator[Finding]:
-    """Recover all streams, and yield the findings. After that `verify` finds no problem.
+    """Recover all streams, and yield the findings. After that, `verify` finds no problem.
 
-    Raises StoreError if a stream cannot be read or repaired.
+    `ends` and `ends_exact` are as in `verify`. Raises StoreError if a stream cannot be read or
+    repaired.
     """
     yield from _recover_streams(disk, root, list(definitions), ends, ends_exact)
 

@@ -24,7 +24,7 @@ from broker.stream.segments import SUFFIXES, directory_name, parse_segment
 def remove_deleted_streams(
     disk: Disk, root: str, names: list[tuple[str, str]], newest: int
 ) -> list[Finding]:
-    """Remove the files of deleted streams, and return findings about them and about other files.
+    """Remove the files of deleted streams; return findings about these files and foreign files.
 
     `names` has the pair (virtual host, name) of each existing queue. `newest` is the highest number
     of a definition in the catalog. The files of a stream with a higher number stay, because the
@@ -45,7 +45,7 @@ def remove_deleted_streams(
 
 
 def _remove_stream(disk: Disk, directory: str, place: str, newest: int) -> list[Finding]:
-    """Remove the files of a deleted stream, and its directory if it is then empty.
+    """Remove the files of a deleted stream, and its directory if no other file is in it.
 
     Remove nothing, and return a finding, if it is uncertain that the stream was deleted. `place` is
     the directory's name in findings; `newest` is as in `remove_deleted_streams`.

@@ -19,8 +19,8 @@ class FileUser:
 class OpenFiles:
     """The objects with open files. If there are too many, the files used longest ago are closed.
 
-    Only one thread calls `use`. At the same time, other threads may call `remove`: the event loop
-    calls it when a stream is deleted.
+    Only one thread calls `use`. At the same time, other threads may call `remove`, as the event
+    loop does when a stream is deleted.
     """
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class OpenFiles:
     def use(self, user: FileUser) -> None:
         """Record that `user` uses its file now.
 
-        If more than `most` files are open then, close the files that were used longest ago.
+        If more than `most` files are open, close the files that were used longest ago.
         """
         users = self._users
         users.pop(user, None)

@@ -88,11 +88,10 @@ class StreamPages:
         self._local.reading.remove(segment)
 
     def _read(self, segment: Segment, place: i64, offset: i64) -> StreamPage:
-        """Read and return a page: the batches from the row at `offset` on. Raises StoreError if it
-        is damaged.
+        """Read and return a page: the batches of a segment from the row at `offset` on.
 
         The search for the row begins at the byte `place` of the segment's file, where a batch
-        begins.
+        begins. Raises StoreError if the page cannot be read or is damaged.
         """
         page = StreamPage(segment)
         size: i64 = PAGE_SIZE

@@ -212,7 +212,7 @@ class StreamQueue(Queue):
         return given
 
     def _retry_later(self) -> None:
-        """Serve the readers again in READ_RETRY_MS, because no file descriptor is free now."""
+        """Serve the readers again in READ_RETRY_MS ms, because no file descriptor is free now."""
         if self._read_retry is None:
             self._read_retry = ReadRetry(self)
             self.agenda.at(self.agenda.now + READ_RETRY_MS, self._read_retry)
@@ -264,7 +264,7 @@ class StreamQueue(Queue):
     # -- retention and deletion
 
     def update_arguments(self, terms: QueueArguments) -> None:
-        """Replace the queue's arguments, and apply the size of segments and the retention."""
+        """Replace the queue's arguments, and apply their segment size and retention."""
         self.arguments = terms
         self.local.segment_writer.segment_size = terms.segment_bytes
         self._apply_retention()
@@ -272,8 +272,8 @@ class StreamQueue(Queue):
     def _apply_retention(self) -> None:
         """Remove the oldest segments while they are too old or the stream exceeds its maximum size.
 
-        A reader whose next row was removed then reads from the archive, or gets an error if there
-        is no archive.
+        A reader whose next row is removed continues from the archive, or gets an error if there is
+        no archive.
         """
         terms, local = self.arguments, self.local
         if local.archived is not None:

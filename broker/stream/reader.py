@@ -42,5 +42,8 @@ class QueueStreamReader:
         raise NotImplementedError
 
     def fail(self, reason: str) -> None:
-        """Close the consumer with an error, because the row at `offset` cannot be read."""
+        """Close the consumer with an error, because the row at `offset` cannot be read.
+
+        `reason` is the text of the error.
+        """
         raise NotImplementedError

@@ -60,11 +60,12 @@ class StreamRecovery:
         ends_exact: bool = True,
         thorough: bool = False,
     ) -> None:
-        """Recover the stream. Raises StoreError if a file cannot be read or written.
+        """Recover the stream with the number `stream`, whose files are in `directory`.
 
         `end` is the durable end in the log. If `ends_exact` is False, the log was damaged, and all
         intact rows are kept. If `thorough` is True, all segments are read. If False, a segment is
-        read only if it has no intact index, or has rows that were never confirmed.
+        read only if it has no intact index, or has rows that were never confirmed. Raises
+        StoreError if a file cannot be read or written.
         """
         self.segments: list[Segment] = []
         self.findings: list[Finding] = []
@@ -282,7 +283,7 @@ class StreamRecovery:
     def _is_torn_end(self, segment: Segment, file: File, place: i64, size: int) -> bool:
         """True if the bad data from `place` on is the torn end of the last segment.
 
-        Always False if the log is intact: the log then says where the durable rows end.
+        Always False if the log is intact: an intact log says where the durable rows end.
         """
         if self._ends_exact or max(self._segment_names) != (int(segment.base), segment.epoch):
             return False

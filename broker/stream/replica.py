@@ -265,8 +265,8 @@ class StreamReplica:
     def _supersede(self, vhost: str, name: str, number: int) -> None:
         """Mark the older stream of this name as removed, so that its rows are skipped from now on.
 
-        Rows of the removed stream can come again: one batch may have rows of both streams, and is
-        written again after WriteFailed.
+        `number` is the number of the newer stream. Rows of the removed stream can come again: one
+        batch may have rows of both streams, and is written again after WriteFailed.
         """
         known = self._newest.get((vhost, name), number)
         self._newest[vhost, name] = max(known, number)

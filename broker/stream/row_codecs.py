@@ -94,8 +94,8 @@ class PacketParser:
     def parse(self, packets: PublishRun, rows: StreamRows) -> None:
         """Call `rows.add_plain` for each publication in a run, in order.
 
-        Publications to the same topic should get the same RowName object, where that is cheap: then
-        the writer need not compare the names.
+        If possible at low cost, publications to the same topic should get the same RowName object,
+        so that the writer need not compare the names.
         """
         raise NotImplementedError
 

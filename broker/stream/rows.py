@@ -190,7 +190,8 @@ class RowWriter(StreamRows):
     ) -> None:
         """Add a row. Hot path of the writer.
 
-        A value that is equal to the value in the last row costs only a comparison.
+        `routed` is the number of queues and subscribers that got the message. A value that is equal
+        to the value in the last row costs only a comparison.
         """
         row: i64 = self._rows
         size: i64 = len(body)

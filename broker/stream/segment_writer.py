@@ -188,8 +188,9 @@ class SegmentWriter(PoisonableWriter):
         self._active.unsynced = False
 
     def resume(self, durable: Segment, written: Segment) -> None:
-        """Continue to append to an existing segment; `durable` and `written` are equal copies of
-        it.
+        """Continue to append to an existing segment.
+
+        `durable` and `written` are two equal copies of the segment's description.
         """
         self._segment, self._written, self._active.file = durable, written, None
         self.epoch = durable.epoch

@@ -51,8 +51,8 @@ class BindingRemover(Protocol):
         """Remove up to `most` bindings of a deleted exchange, or to a deleted destination.
 
         Return the cost as a number of bindings: a binding with a long key counts several times, and
-        the deletion of an auto-delete exchange adds to the cost. Return 0 if there is no such
-        binding any more.
+        the deletion of an auto-delete exchange adds to the cost. Return 0 if no binding was left to
+        remove.
         """
 
     def delete_unused(self, exchange: Exchange) -> None:

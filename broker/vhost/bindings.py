@@ -117,10 +117,10 @@ class Bindings:
         return known is None
 
     def add(self, exchange: Exchange, binding: Binding) -> Binding | None:
-        """Add a binding without storing it. A restore calls this for a stored binding.
+        """Add a binding without storing it. A restore calls this method for a stored binding.
 
-        Return the old binding with the same destination, key and arguments, which the new binding
-        replaces; None if there is no such binding. Raises PreconditionFailed if the type of the
+        The new binding replaces the binding with the same destination, key and arguments, if there
+        is one. Return the replaced binding, or None. Raises PreconditionFailed if the type of the
         exchange does not accept the binding.
         """
         exchange.check(binding)
@@ -187,8 +187,8 @@ class Bindings:
 
         Return the cost as a number of bindings: a binding with a long key counts several times, and
         DELETION_COST is added if the exchange was deleted because it lost its last binding. Return
-        0 if there is no such binding any more. The store needs no record of each binding, because
-        it removes the bindings with the deleted exchange or destination.
+        0 if no binding was left to remove. The store needs no record of each binding, because it
+        removes the bindings with the deleted exchange or destination.
         """
         removed = exchange.unbind_some(destination, most)
         if not removed:

@@ -52,7 +52,7 @@ def rights_of(vhost: VirtualHost, identity: Identity, administrator: bool) -> De
 
 
 def purge_queue(vhost: VirtualHost, queue: Queue) -> int:
-    """Discard the waiting messages of a queue because a user asks for it; return their number.
+    """Discard the waiting messages of a queue because a user asks for it; return how many.
 
     The audit trail records a purge that discarded messages.
     """

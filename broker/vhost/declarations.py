@@ -148,7 +148,7 @@ class Declarations:
             self.add_exchange(exchange, kind, ExchangeOptions(durable=True), -number)
 
     def absorb(self, other: Declarations) -> None:
-        """Add to these counts the counts of `other`, which belong to a deleted virtual host."""
+        """Add the counts of `other`, which belong to a deleted virtual host, to these counts."""
         self.deleted.merge(other.deleted)
         self.queues_declared += other.queues_declared
         self.queues_created += other.queues_created
@@ -219,7 +219,8 @@ class Declarations:
     def _assign_number(self, exchange: Exchange, number: i64) -> None:
         """Set the number that an exchange has in the store.
 
-        The queue of an exchange of delayed or recent messages gets the number too.
+        If the exchange has a queue of its own (for delayed or recent messages), the queue gets the
+        same number.
         """
         exchange.number = number
         if isinstance(exchange, DelayedExchange):

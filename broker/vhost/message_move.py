@@ -273,7 +273,10 @@ class MessageMove(BulkTask):
     # -- messages that cannot be moved, and the end
 
     def _refuse(self, reason: str) -> None:
-        """Set the first message aside, or stop the move if no message can be moved."""
+        """Set the first message aside; if all messages have one destination, stop the move instead.
+
+        Also stop the move if ASIDE_MAX messages are set aside. `reason` tells operators why.
+        """
         stops = self.destination.same_for_all
         stay = min(self._left, self._waiting) if stops else 1
         if reason in self.refused or len(self.refused) < REASONS_MAX:
@@ -287,7 +290,10 @@ class MessageMove(BulkTask):
             self._end(STOPPED, f"{ASIDE_MAX} messages cannot be moved, the last because {reason}")
 
     def _end(self, state: str, reason: str) -> None:
-        """End the move, and put the messages that were set aside back at their old places."""
+        """End the move, and put the messages that were set aside back at their old places.
+
+        `state` is the final state, and `reason` explains it to operators.
+        """
         self.state, self.reason = state, reason
         aside, self._aside = self._aside, []
         for returned in aside:

@@ -94,7 +94,7 @@ class MoveSurvey:
             self._count_moved(decision)
 
     def _without_room(self, decision: MoveDecision) -> str:
-        """Return which queue has no room after the earlier messages, and why; "" for none."""
+        """Return which queue has no room after the earlier messages, and why; "" if all fit."""
         for queue in decision.queues:
             more, more_bytes = self._added.get(queue, (0, 0))
             problem = problem_of(queue, decision.message, more, more_bytes) if more else ""

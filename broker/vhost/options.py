@@ -168,10 +168,11 @@ def limits_of(thing: str, known: Sequence[str], given: object) -> dict[str, int]
 def check_queue_count(
     name: str, vhost: str, count: int, general: int, limits: Mapping[str, int]
 ) -> None:
-    """Raise NotAllowed or PreconditionFailed if a virtual host has reached its limit of queues.
+    """Raise an error if a virtual host has reached a limit of queues.
 
-    `name` is the name of the new queue, and `count` the number of queues. `general` is the limit of
-    all virtual hosts, or 0 for no limit, and `limits` has the limits of this virtual host.
+    `name` is the name of the new queue, and `count` the number of queues. Raises NotAllowed for
+    `general`, the limit of all virtual hosts (0: no limit), and PreconditionFailed for the limit of
+    this virtual host in `limits`.
     """
     if 0 < general <= count:
         raise NotAllowed(

@@ -5,7 +5,7 @@ publish_will    publishes the will message of a session at the end of the turn
 prepare         encodes the store's entry of a message that a transaction publishes later
 route_copies    returns the route of a message with headers CC or BCC
 resolve_now     returns the present destinations of a message that a transaction publishes later
-check_again     checks the permission to publish such a message once more
+check_again     checks again that the identity may publish a message of a transaction
 """
 
 from __future__ import annotations
@@ -94,7 +94,8 @@ def publish_will(
 ) -> None:
     """Publish the will message of a session at the end of this turn.
 
-    The message expires after `lifetime` milliseconds; never if `lifetime` is below 0.
+    The message expires after `lifetime` milliseconds; never if `lifetime` is below 0. `session`
+    gets no copy through its own subscriptions with No Local.
     """
     vhost.contexts.hold(context)
     vhost.agenda.add(PublishWill(vhost, context, will, lifetime, session))
@@ -145,11 +146,11 @@ def resolve_now(
 
 
 def check_again(vhost: VirtualHost, identity: Identity, exchange: str, keys: list[str]) -> None:
-    """Check again if the identity may publish a message of a transaction.
+    """Raise AccessRefused if the identity may no longer publish a message of a transaction.
 
-    Called if permissions have changed since the message's destinations were found. The destinations
-    stay valid if the exchange was deleted, so then only the permission to write to its name is
-    checked. Raises AccessRefused if the identity may not publish the message.
+    Called if permissions have changed since the message's destinations were found. If the exchange
+    was deleted, the destinations stay valid, and only the permission to write to the exchange's
+    name is checked.
     """
     try:
         vhost.declarations.planner.admit(

@@ -223,8 +223,8 @@ class VirtualHost(DeadLetterHost):
         """Add a binding to an exchange.
 
         The new binding replaces the binding with the same destination, key and arguments, if there
-        is one. If the binding is new, its destination gets the history of the exchange, if there is
-        one. Return the task that delivers this history; None if there is no history.
+        is one. If it replaces none and the exchange keeps a history (RecentHistoryExchange), return
+        the task that delivers the history to the destination, else None.
         """
         exchange = self.exchanges.get(source)
         if self.bindings.bind(source, binding, ticket) and isinstance(
@@ -385,9 +385,9 @@ class VirtualHost(DeadLetterHost):
     def publish_persistent(self, route: Route, message: Message, ticket: Ticket | None) -> None:
         """Store a message and put it into the queues of its plan. Hot path.
 
-        Call this method only if the plan's `slow_path_mask` names no feature of the message except
-        PERSISTENCE, and the message does not have QoS 2. All destinations of the plan must get the
-        message through a queue: its `reliable_relay` must be empty.
+        Call this method only for a message with QoS 0 or 1 whose only feature in the plan's
+        `slow_path_mask` is PERSISTENCE. All destinations of the plan must get the message through a
+        queue: its `reliable_relay` must be empty.
         """
         plan = route.plan
         annotations: list[int] | None = None
