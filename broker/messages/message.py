@@ -43,6 +43,12 @@ EXACTLY_ONCE: Final[i64] = 2
 Properties = dict[str, object]
 
 
+def headers_of(properties: Properties) -> Properties:
+    """Return the headers among the properties of a message; an empty dict if it has none."""
+    headers = properties.get("headers")
+    return headers if isinstance(headers, dict) else {}
+
+
 class Encoding:
     """The format in which a message's content (body and properties) is written.
 

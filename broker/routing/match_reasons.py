@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from broker.messages.message import Properties
+from broker.messages.message import Properties, headers_of
 from broker.queues.delay import DelayQueue
 from broker.routing.binding import Binding
 from broker.routing.exchanges import (
@@ -66,12 +66,6 @@ def _reason_of_kind(exchange: Exchange) -> str:
     if isinstance(exchange, (ConsistentHashExchange, ModulusHashExchange)):
         return "a hash of the message chooses this binding"
     return f"every binding of an exchange of type {exchange.kind} matches"
-
-
-def headers_of(properties: Properties) -> Fields:
-    """Return the headers of a message; an empty dict if it has none."""
-    headers = properties.get("headers")
-    return headers if isinstance(headers, dict) else {}
 
 
 def topic_in(grammar: Grammar, key: str) -> str:

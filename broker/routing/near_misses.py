@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from broker.messages.message import Properties
+from broker.messages.message import Properties, headers_of
 from broker.queues.destination import Destination
 from broker.routing.binding import Binding
 from broker.routing.binding_chunks import CHUNK_MAX, BindingChunk, chunks_of
@@ -38,7 +38,6 @@ from broker.routing.key_differences import (
     KeyComparison,
     NearDifference,
 )
-from broker.routing.match_reasons import headers_of
 from broker.routing.matching_bindings import STEPS
 from broker.routing.near_key_filter import NearKeyFilter
 from broker.routing.plan_search import SearchScope

@@ -50,6 +50,7 @@ from broker.messages.message import (
     Message,
     Properties,
     amend,
+    headers_of,
 )
 from broker.messages.tracing import continue_trace
 from broker.messages.x_death import (
@@ -343,7 +344,7 @@ class DeadLetters(QueueMoves):
         arguments, reason = discard.arguments, discard.reason
         original = without_delivery_count(message.encoding)
         properties = original.properties(message.content)
-        headers = _headers_of(properties)
+        headers = headers_of(properties)
         # A publisher can send the header x-death too. Such a header is no record of deaths, and is
         # replaced.
         history = headers if message.encoding.is_dead_letter() else {}
@@ -393,7 +394,7 @@ class DelayedPublications(QueueMoves):
     def _amended(self, message: Message, slot: SearchSlot) -> tuple[Route, Message] | None:
         publisher = self._publisher
         properties = message.properties
-        headers = _headers_of(properties)
+        headers = headers_of(properties)
         changes: dict[str, object] = {HEADER: -delay_of(properties)}
         if BCC in headers:
             changes[BCC] = None
@@ -418,9 +419,3 @@ class DelayedPublications(QueueMoves):
 def _dead_lettering(plan: Plan) -> int:
     """Return how many queues of a plan dead-letter the messages that they discard."""
     return sum(queue.arguments.dead_letter_exchange is not None for queue in plan.queues)
-
-
-def _headers_of(properties: Properties) -> Properties:
-    """Return the headers among the properties of a message; an empty mapping if it has none."""
-    headers = properties.get("headers")
-    return headers if isinstance(headers, dict) else {}

@@ -12,7 +12,13 @@ from typing import Final
 from mypy_extensions import i64
 
 from broker.access.identity import Identity
-from broker.messages.message import AT_LEAST_ONCE, AT_MOST_ONCE, Message, Properties
+from broker.messages.message import (
+    AT_LEAST_ONCE,
+    AT_MOST_ONCE,
+    Message,
+    Properties,
+    headers_of,
+)
 from broker.messages.x_death import deaths_of
 from broker.queues.arguments import UNLIMITED
 from broker.queues.deduplicated import DeduplicatedQueue
@@ -139,12 +145,6 @@ class MoveDecision:
         self.message = message
         self.queues = queues
         self.refusal = refusal
-
-
-def headers_of(properties: Properties) -> Properties:
-    """Return the headers among the properties of a message; an empty mapping if it has none."""
-    headers = properties.get("headers")
-    return headers if isinstance(headers, dict) else {}
 
 
 def decide(

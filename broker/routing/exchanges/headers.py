@@ -10,11 +10,11 @@ from typing import ClassVar, Final
 from mypy_extensions import i64
 
 from broker.errors import PreconditionFailed
-from broker.messages.message import Properties
+from broker.messages.message import Properties, headers_of
 from broker.routing.binding import Binding
 from broker.routing.exchanges.base import Exchange, ExchangeOptions
 from matching.fields import create
-from matching.fields.criteria import Criteria, Fields, InvalidCriteria
+from matching.fields.criteria import Criteria, InvalidCriteria
 from matching.fields.matcher import FieldsRow, HeadersMatcher
 from matching.matcher import Search
 
@@ -61,7 +61,7 @@ class HeadersExchange(Exchange):
     def searches(
         self, key: str, properties: Properties, bindings: list[Binding]
     ) -> list[Search[Binding]]:
-        return self._matcher.searches(_headers(properties), bindings)
+        return self._matcher.searches(headers_of(properties), bindings)
 
     def rows(self) -> list[FieldsRow[Binding]]:
         """Return the bindings in rows, the oldest row first. A row has bindings with equal
@@ -70,10 +70,4 @@ class HeadersExchange(Exchange):
         return self._matcher.rows()
 
     def match(self, key: str, properties: Properties) -> list[Binding]:
-        return self._matcher.match(_headers(properties))
-
-
-def _headers(properties: Properties) -> Fields:
-    """Return the headers of a message; an empty dict if it has none."""
-    headers = properties.get("headers")
-    return headers if isinstance(headers, dict) else {}
+        return self._matcher.match(headers_of(properties))
