@@ -156,7 +156,7 @@ def test_the_extra_for_asyncapi(tree: Path, tmp_path: Path) -> None:
 def test_the_extra_for_a_server_in_a_new_environment(tree: Path, tmp_path: Path) -> None:
     """Check that `server` has the packages of bridges, tokens, OpenTelemetry and connectors."""
     readme = (ROOT / "README.md").read_text()
-    command = re.search(r"^\(`pip install '(dist/\S+\.whl)\[bridge\]'`\)", readme, re.MULTILINE)
+    command = re.search(r"\(`pip\s+install\s+'(dist/\S+\.whl)\[bridge\]'`\)", readme)
     assert command is not None
     (wheel,) = (tree / "dist").glob(f"{command[1].partition('-cp')[0].removeprefix('dist/')}-*.whl")
     run(tree, sys.executable, "-m", "venv", str(tmp_path / "new"))

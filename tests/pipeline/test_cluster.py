@@ -37,7 +37,8 @@ class ClusterAnswer:
 
     def __init__(self, ran: subprocess.CompletedProcess[str]) -> None:
         errors = [line for line in ran.stderr.splitlines() if " INFO " not in line]
-        assert ran.returncode == 0, "\n".join([*errors, ran.stdout])[-6000:]
+        reasons = [line for line in errors if not line.startswith("\tat ")]
+        assert ran.returncode == 0, "\n".join([*reasons, ran.stdout])[-9000:]
         self.answer: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
         self.files: list[str] = self.answer["files"]
 
