@@ -85,7 +85,10 @@ class Stamped:
         self._places = [(at + place, place, width) for place in range(width)]
 
     def stamp(self, numbers: bytes) -> bytes:
-        """Return the frames with the new `numbers`, which are joined big-endian integers."""
+        """Return the frames with new numbers.
+
+        `numbers` has one big-endian integer of `width` bytes (see `__init__`) for each frame.
+        """
         for at, place, width in self._places:
             self._frames[at :: self._stride] = numbers[place::width]
         return bytes(self._frames)

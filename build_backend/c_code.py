@@ -158,9 +158,10 @@ class Imports:
 
 
 def share_entries(function: re.Match[str]) -> str:
-    """Return a function in which failures that end in the same place share the traceback entry.
+    """Return a C function in which similar failures share the code that adds a traceback entry.
 
-    The traceback entry of each failure keeps its line number.
+    Failures are similar if they end at the same label, and their entries differ only in the line
+    number. Each failure still adds an entry with its own line number.
     """
     first, body = function.groups()
     ends: dict[tuple[str, str, str], str] = {}

@@ -110,8 +110,8 @@ class RowSelection:
             )
         if self._first is not None and self._first > following:
             raise PipelineError(
-                f"offset {self._first} of {stream.name} is not written yet: the next offset is "
-                f"{following}"
+                f"offset {self._first} of {stream.name} is not written yet: begin with --from "
+                f"{following} or lower"
             )
         ranges: list[tuple[JournalSpan, int, int]] = []
         after: int | None = None  # The offset after the previous segment.

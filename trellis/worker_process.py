@@ -117,19 +117,20 @@ class WorkerProcess:
         self._process.kill()
         self._process.wait()
 
-    def _end_lines(self, ours: socket.socket, patience: float, last: bytes) -> None:
+    def _end_lines(self, broker_end: socket.socket, patience: float, last: bytes) -> None:
         """Send the line `last`, close the sending side, and wait for the end of the worker.
 
-        The call takes at most `patience` seconds, and blocks the event loop. So the line is written
-        directly to the socket `ours`. The line is dropped if earlier lines are still unsent.
+        The call blocks the event loop for at most `patience` seconds. So the line is written
+        directly to `broker_end`, the broker's end of the socket pair. If earlier lines are still
+        unsent, `last` is dropped.
         """
         assert self._process is not None
         end = time.monotonic() + patience
         try:
-            ours.settimeout(patience)
+            broker_end.settimeout(patience)
             if not self.unsent:
-                ours.sendall(last)
-            ours.shutdown(socket.SHUT_WR)
+                broker_end.sendall(last)
+            broker_end.shutdown(socket.SHUT_WR)
             self._process.wait(max(0.0, end - time.monotonic()))
         except (OSError, subprocess.TimeoutExpired):
             pass  # The worker has ended already, or does not end in time.

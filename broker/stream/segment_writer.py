@@ -140,7 +140,11 @@ class SegmentWriter(PoisonableWriter):
         return placed
 
     def _begins_segment(self, segment: Segment, written: Segment, encoded: EncodedBatch) -> bool:
-        """True if `encoded` begins a new segment, as planned or because the segment is full."""
+        """True if `encoded` begins a new segment after `segment`.
+
+        If `encoded` has a planned place, the place decides. Otherwise a new segment begins if the
+        batch would make `written`, unless it is empty, larger than `segment_size`.
+        """
         planned = encoded.planned
         if planned is not None:
             return segment.epoch != planned.epoch or int(segment.base) != planned.segment_base

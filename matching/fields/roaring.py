@@ -104,8 +104,8 @@ class Roaring(HeadersMatcher[S]):
     def stats(self) -> dict[str, int]:
         """Return the sizes of the index.
 
-        `criteria` is the number of indexed criteria. `digits` is the number of binary digits of the
-        largest number of criteria that a binding requires.
+        `criteria` is the number of indexed criteria. The largest number of criteria that one
+        binding requires has `digits` binary digits.
         """
         return {
             **super().stats(),

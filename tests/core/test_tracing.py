@@ -213,7 +213,7 @@ def test_a_message_id_chooses_one_message(world: World, amqp: Amqp) -> None:
 
 def test_only_routes_of_the_filter_take_the_slow_path(world: World) -> None:
     def is_slow() -> dict[bytes, bool]:
-        """Publish to both topics; return, for each route, True if the route takes the slow path."""
+        """Publish to a/b and c/d; return a dict: topic -> True if its route takes the slow path."""
         for topic in (b"a/b", b"c/d"):
             writer.send(mqtt_publish(topic.decode(), b"m"))
         routes = next(context for context in world.vhost.contexts if b"a/b" in context.routes)

@@ -88,7 +88,10 @@ async def hold(port: int, random: Random, held: Held) -> None:
 
 
 async def life(directory: Path, random: Random, first: int, helds: list[Held]) -> int:
-    """Run a broker until it is killed; return the number of the next message."""
+    """Run a broker with publishers and consumers, and kill it.
+
+    Messages are numbered from `first` on. Return the number from which the next call may go on.
+    """
     broker = BrokerProcess("--data-dir", str(directory), module="tests.crash.patient")
     try:
         port = broker.amqp.port

@@ -288,8 +288,8 @@ def test_lost_offsets_are_named(tmp_path: Path) -> None:
 def test_a_timestamp_that_is_no_time_is_none(spark: SparkSession, tmp_path: Path) -> None:
     """A publisher may send any 64-bit number as the timestamp of a message.
 
-    If the number is no valid time in seconds, Spark must read None as the timestamp, and all other
-    columns of the row.
+    If the number is no valid time in seconds, Spark must read the timestamp as None. The row itself
+    must not be lost.
     """
     timestamps = [
         1_700_000_000,

@@ -1,4 +1,7 @@
-"""Tests with attackers: other clients keep working, nothing leaks, and metrics show the reason."""
+"""Tests with attackers: other clients keep working, nothing leaks, closed connections are counted.
+
+The metrics count the closed connections by reason.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Consequences of a deletion, computed by the broker, as lines for the question before it.
+"""Lines for a confirmation: consequences of a deletion or a policy, computed by the broker.
 
 For a queue, an exchange, a binding or a session, the broker tries the deletion on the topics of the
 last hour (`POST /api/route/try`), as for `trellis route --remove`. For a policy, permissions, a

@@ -84,7 +84,7 @@ def _add_users(commands: Commands) -> None:
         set_tags,
         "replace the tags of a user, which permit HTTP requests",
         "NAME [TAG]... [--yes]",
-        "If the user loses tags, the command says which, and asks.",
+        "If the user loses tags, the command says which, and asks for a confirmation.",
     )
     _add_name(command, sets_user=True)
     command.add_argument(
@@ -99,7 +99,7 @@ def _add_users(commands: Commands) -> None:
         import_users,
         "add or change many users, with permissions and topic rules, from a CSV or JSON file",
         "FILE [--dry-run] [--yes] [--json]",
-        "If existing users change, the command says how many and how, and asks.",
+        "If existing users change, the command says how many and how, and asks for a confirmation.",
     )
     command.add_argument(
         "file",
@@ -147,7 +147,7 @@ def _add_permissions(commands: Commands) -> None:
         "grant a user access to a virtual host, with patterns of the names that the user may "
         "configure, write and read",
         "USER CONFIGURE WRITE READ [--yes] [--vhost NAME]",
-        "If the user loses rights, the command says which, and asks.",
+        "If the user loses rights, the command says which, and asks for a confirmation.",
     )
     _add_name(command, "USER", sets_user=True)
     add_patterns(command)

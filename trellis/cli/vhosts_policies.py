@@ -57,7 +57,8 @@ def add(commands: Commands) -> None:
         set_policy,
         "add or replace a policy",
         "NAME PATTERN DEFINITION [--apply-to OBJECTS] [--priority N] [--yes] [--vhost NAME]",
-        "If queues lose messages because of a lower limit, the command says how many, and asks.",
+        "If queues would lose messages because of a lower limit, the command says how many "
+        "messages, and asks for a confirmation.",
     )
     command.add_argument("name", metavar="NAME", help="name of the policy")
     command.add_argument(

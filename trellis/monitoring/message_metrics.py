@@ -145,8 +145,8 @@ def add_topic_history(page: MetricsPage, node: BrokerNode) -> None:
     )
     page.counter(
         "trellis_topic_history_left_out_messages",
-        "Total number of messages whose topic the history did not remember, because a slot had too "
-        "many topics already or the routing key is too long.",
+        "Total number of messages that the history of the last hour does not count by topic or "
+        "queue, because a slot of 10 minutes was full or the routing key is too long.",
         int(history.left_out),
     )
 

@@ -249,4 +249,4 @@ def _origin(origin: SampledOrigin) -> contract.StepOrigin:
 
 
 def _ignore() -> None:
-    """Do nothing: `SampledSteps.wake` after `close`, because no worker takes further steps."""
+    """Do nothing. `close` sets `SampledSteps.wake` to this function: the worker has ended."""

@@ -123,7 +123,8 @@ def _sequence(stored: MessageStored | None, inbox: i64, before: i64) -> i64:
     """Return the sequence number of a stored message in the inbox with the number `inbox`.
 
     `before` is the sequence number of the previous message; the result is higher. The store keeps
-    sequence numbers modulo ANNOTATION_MODULUS.
+    sequence numbers modulo ANNOTATION_MODULUS. If the message cannot be read (`stored` is None), or
+    its stored number is missing or wrong, return `before` + 1.
     """
     if stored is None or stored.annotations is None:
         return before + 1
