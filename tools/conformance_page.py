@@ -29,6 +29,7 @@ class Version(NamedTuple):
 
 
 CLIENT = "is a rule for clients, not for brokers"
+TRANSPORTS = "all tests with clients use an ordered transport: TCP, TLS, WebSocket or Unix sockets"
 VERSIONS = {
     "MQTT 5": Version(
         ("tests/wire/mqtt5", "tests/top"),
@@ -45,7 +46,7 @@ VERSIONS = {
             "4.6.0-2..4 6.0.0-3": CLIENT,
             "3.2.2-9 3.2.2-10 3.2.2-12": "does not arise: every QoS is supported",
             "3.2.2-13": "does not arise: retained messages are supported",
-            "4.2.0-1": "all tests with clients: TCP, TLS, WebSocket and Unix sockets",
+            "4.2.0-1": TRANSPORTS,
         },
     ),
     "MQTT 3.1.1": Version(
@@ -59,9 +60,9 @@ VERSIONS = {
             "3.1.2-23 3.1.3-7 3.14.4-1 4.5.0-2 6.0.0-3 7.1.2-1": CLIENT,
             "3.2.2-6": "does not arise: each refusal has a fitting return code, or needs none",
             "4.8.0-2": "not observable from outside: no packet meets a transient error",
-            "7.0.0-1": "only bridges connect to other brokers, with the client paho-mqtt",
+            "7.0.0-1": "only bridges connect to other brokers, through the library paho-mqtt",
             "7.0.0-2": "not observable: the clients in the tests use no extension",
-            "7.1.1-1": "all tests with clients: TCP, TLS, WebSocket and Unix sockets",
+            "7.1.1-1": TRANSPORTS,
         },
     ),
 }
@@ -69,12 +70,12 @@ VERSIONS = {
 HEAD = """# MQTT conformance
 
 This page is for readers who want to know if Trellis follows a rule of MQTT, and for developers who
-change the behaviour of the MQTT front end. The appendix B of each OASIS specification numbers the
+change the behaviour of the MQTT front end. Appendix B of each OASIS specification numbers the
 statements of the specification. After this page you can find the test of every statement, or the
 reason why a statement has no test.
 
 The tests send bytes to the broker, and check the bytes that the broker sends back. The tests of
-MQTT 5 do not use the broker's codec, but the package mqtt5.
+MQTT 5 encode and decode packets with the Python package mqtt5, not with the broker's codec.
 
 - The scenarios of Eclipse's interoperability suite are tests too
   ([test_eclipse.py](../tests/wire/mqtt5/test_eclipse.py)), with the settings of
@@ -88,12 +89,12 @@ If a specification permits several behaviours, or MQTT 3.1 has no rule, the brok
 Mosquitto, apart from the exception in the last item:
 
 - A client of MQTT 3.1 may set the reserved bit of its connect flags, and any flags in a fixed
-  header. The first byte of its CONNACK's variable header is 0.
+  header. In the CONNACK to such a client, the first byte of the variable header is 0.
 - A bridge connects with the protocol level 0x83 (MQTT 3.1) or 0x84 (MQTT 3.1.1). The subscriptions
   of such a connection have No Local and Retain As Published. A bridge of MQTT 5 asks for these two
   options itself, so the level 0x85 is refused.
-- If the CONNACK is larger than the Maximum Packet Size of the client, the connection closes without
-  an answer.
+- If the CONNACK is larger than the Maximum Packet Size of the client, the broker closes the
+  connection without an answer.
 - A topic with more than `mqtt.max_levels` levels is refused, but the connection stays open.
   (Mosquitto closes the connection.) The log names the first 10 refused topics of a connection, and
   `trellis_mqtt_topics_refused_total` counts all refused topics.

@@ -55,15 +55,15 @@ channel; a parameter `vhost` restricts the page to the virtual hosts that it nam
     curl -s http://127.0.0.1:15692/metrics
     curl -s 'http://127.0.0.1:15692/metrics/detailed?family=queue_coarse_metrics&vhost=orders'
 
-- Names that begin with `rabbitmq_` have the same meaning as in RabbitMQ, so its dashboards work.
-  Other names begin with `trellis_`.
+- Names that begin with `rabbitmq_` have the same meaning as in RabbitMQ, so RabbitMQ's dashboards
+  work. Other names begin with `trellis_`.
 - Counters never fall, also when queues, sessions and connections end.
 - Metrics `trellis_rate_...` exist for configured rate limits only.
 - [architecture.md](architecture.md#fates-every-message-is-accounted-for) explains the label `fate`,
   [transports.md](transports.md#when-a-tls-client-cannot-connect) the reasons of
   `trellis_tls_failures_total`.
-- The families have RabbitMQ's names. Families that Trellis does not count by object, such as
-  `ra_metrics`, are empty. Unknown families are ignored, as in RabbitMQ, and
+- The families of `/metrics/detailed` have RabbitMQ's names. Families that Trellis does not count
+  by object, such as `ra_metrics`, are empty. Unknown families are ignored, as in RabbitMQ, and
   `trellis_detailed_families_unknown` on the page is the number of unknown families; its help text
   names them and the known ones. The families of deliveries and publications list only queues,
   channels and exchanges that had deliveries or publications.
@@ -84,7 +84,7 @@ channel; a parameter `vhost` restricts the page to the virtual hosts that it nam
 - The three pages answer in the format of OpenMetrics 1.0 if the scraper's header `Accept` names it.
 - A broker that accepts [tokens](tokens.md) has `trellis_token_...` and `trellis_tokens_...`.
 - A node of a cluster ([high-availability.md](high-availability.md)) has `trellis_cluster_...`, also
-  while it is a standby. Brokers without a cluster do not have these metrics.
+  while the node is a standby. Brokers without a cluster do not have these metrics.
 
 `tools/metrics_page.py` generates this page, and a test checks that it is up to date.
 """

@@ -15,7 +15,7 @@ def add_bridges(page: MetricsPage, bridges: BridgeService) -> None:
         page.listed(
             "trellis_bridge_up",
             "gauge",
-            "1 while both ends of the link are connected.",
+            "1 while both ends of the link are connected, else 0.",
             state.state == contract.UP,
             labels,
         )
@@ -23,8 +23,9 @@ def add_bridges(page: MetricsPage, bridges: BridgeService) -> None:
             page.listed(
                 "trellis_bridge_messages",
                 "counter",
-                "Total number of messages that the link has copied, by direction: out to the "
-                "remote broker, in from it. A shovel copies in one direction, out.",
+                "Total number of messages that the link has copied, by direction: `out` to the "
+                "remote broker, `in` from the remote broker. A shovel has the direction `out` "
+                "only.",
                 count,
                 {**labels, "direction": direction},
             )
@@ -41,7 +42,7 @@ def add_bridges(page: MetricsPage, bridges: BridgeService) -> None:
             ),
             (
                 "looped_messages",
-                "Total number of messages not copied because too many links had copied them.",
+                "Total number of messages not copied, because too many links had copied them.",
                 counters.looped,
             ),
             ("reconnects", "Total number of lost connections of the link.", counters.reconnects),

@@ -50,7 +50,8 @@ def add_cluster(page: MetricsPage, figures: ClusterFigures) -> None:
     )
     page.gauge(
         "trellis_cluster_lease_seconds",
-        "Seconds for which this active node may still act without another record in the log.",
+        "Seconds for which this active node may still serve clients if the log acknowledges no "
+        "further record.",
         figures.lease,
         cluster=name,
     )

@@ -40,7 +40,8 @@ def add_logins(page: MetricsPage, node: BrokerNode) -> None:
     )
     page.gauge(
         "trellis_logins_waiting_limit",
-        "Maximum number of different credentials that wait; further logins are answered busy.",
+        "Maximum number of different credentials that wait to be checked (auth.queue). Above this "
+        "number, logins are refused.",
         node.settings.auth.queue,
     )
     if node.tokens is not None:
@@ -56,7 +57,7 @@ def _add_tokens(page: MetricsPage, tokens: TokenAuthenticator) -> None:
         page.counter(
             "trellis_tokens_refused",
             "Total number of tokens that were refused. `part` is the claim or the header field "
-            "that decided.",
+            "because of which the token was refused.",
             count,
             part=part,
         )
@@ -73,8 +74,8 @@ def _add_tokens(page: MetricsPage, tokens: TokenAuthenticator) -> None:
         )
     page.gauge(
         "trellis_token_keys_age_seconds",
-        "Seconds since the keys were fetched from the provider. After `jwt.keep` seconds the keys "
-        "are not used.",
+        "Seconds since the keys were fetched from the provider. After `jwt.keep` seconds, the keys "
+        "are not used any more.",
         source.age,
     )
     page.gauge(

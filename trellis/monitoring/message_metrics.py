@@ -180,7 +180,7 @@ def add_dead_letters(page: MetricsPage, node: BrokerNode) -> None:
     for reason in ("expired", "maxlen", "rejected", "delivery_limit"):
         page.counter(
             f"rabbitmq_global_messages_dead_lettered_{reason}",
-            f"Total number of messages dead-lettered, reason {reason}.",
+            f"Total number of messages dead-lettered for the reason {reason}.",
             sum(vhost.dead_letters.get(reason, 0) for vhost in vhosts),
         )
 
@@ -362,7 +362,7 @@ def add_routes(
     )
     page.counter(
         "trellis_route_cache_misses",
-        "Total number of messages published whose route was not cached.",
+        "Total number of published messages whose route was not cached.",
         sum(one.misses for vhost in ingress for one in vhost.values()),
     )
     page.gauge(

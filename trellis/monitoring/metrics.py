@@ -252,13 +252,13 @@ def _state(page: MetricsPage, node: BrokerNode) -> None:
     )
     page.counter(
         "trellis_heap_trim_seconds",
-        "Total duration of looking for freed memory and giving it back, in seconds. Large"
-        " allocations wait meanwhile.",
+        "Total time spent on looking for freed memory and giving it back, in seconds. Large "
+        "allocations of memory wait meanwhile.",
         watch.heap.trim_seconds,
     )
     page.gauge(
         "trellis_heap_trim_longest_seconds",
-        "Longest duration of looking for freed memory or giving it back, in seconds.",
+        "Longest time spent at once on looking for freed memory or giving it back, in seconds.",
         watch.heap.longest_trim,
     )
     if node.reserve is not None:
@@ -335,7 +335,8 @@ def _trellis(page: MetricsPage, node: BrokerNode) -> None:
     page.counter(
         "trellis_gc_collected_objects",
         "Total number of objects that garbage collections found in reference cycles. If this "
-        "number grows with the number of clients, memory leaks.",
+        "number grows with the number of clients, code of the broker makes such cycles, and memory "
+        "leaks.",
         node.gc_policy.collected,
     )
     add_logins(page, node)

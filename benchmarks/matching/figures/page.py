@@ -220,7 +220,7 @@ def _targets(results: MatchingResults) -> str:
     return (
         "Each row names an algorithm of Trellis, a workload, a number of patterns (1k to 1M) and "
         "another library. The figure is the lookup time of the algorithm divided by the lookup "
-        "time of the library. The last rows have other figures, which they name.\n\n"
+        "time of the library. Rows with another figure name it in their first column.\n\n"
     ) + rows(
         ["target", "bound of the figure", "measured figure", "met"],
         [[each.what, each.bound, each.measured, words[each.met]] for each in targets(results)],
