@@ -51,12 +51,15 @@ equal, different or missing in Trellis.
     trellis definitions import all.json --dry-run    # asks a running Trellis, changes nothing
     trellis definitions import all.json
 
-`trellis doctor` prints one line for the equal objects of each section, and one line for each
-difference, with the names of the objects. With `--all`, it prints a line for each object. The exit
-code is 1 if a part of an object is missing in Trellis. The import takes every object and key that
-Trellis knows, and prints a line for each unknown object and key. A policy, queue or virtual host
-with an unknown key is imported without this key. The import moves no messages. So let the consumers
-empty the queues of the old broker, or connect the consumers to both brokers for a while.
+For each section of the file, such as queues, `trellis doctor` prints one line for all equal
+objects, and one line for each difference, with the names of the objects that have this difference.
+With `--all`, it prints a line for each object. The exit code of `trellis doctor` is 1 if a part of
+an object is missing in Trellis.
+
+`trellis definitions import` takes every object and key that Trellis knows, and prints a line for
+each unknown object and key. A policy, queue or virtual host with an unknown key is imported without
+this key. The import moves no messages: let the consumers empty the queues of the old broker, or
+connect the consumers to both brokers for a while.
 """
 
 TOOLS = """## Terraform and KEDA
@@ -72,7 +75,8 @@ topic permissions, exchanges, queues, bindings, policies and operator policies o
 ```terraform
 {terraform}```
 
-- `tracing = true` of a `rabbitmq_vhost` is refused: `terraform apply` ends with Trellis's reason.
+- Trellis refuses a `rabbitmq_vhost` with `tracing = true`: `terraform apply` fails, and prints the
+  reason.
 - `rabbitmq_shovel` and `rabbitmq_federation_upstream` set parameters, which work as
   [bridges.md](bridges.md) describes. These two resources were not tried with this
   provider.
@@ -96,10 +100,10 @@ KEDA's own code:
 
 - The lengths of queues are exact at any time. With the protocol `amqp`, the length is the number of
   ready messages.
-- A rate is computed from two answers that are at least 5 s and at most 5 min apart, so
-  `pollingInterval` must be below 300 seconds. The rate is 0 in the first answer about a queue, and
-  in the first answer after messages begin to flow. In the mode `MessageRate`, KEDA starts the
-  scaled program if messages wait, even if the rate is 0.
+- Trellis computes a rate from two answers of its HTTP API that are at least 5 s and at most 5 min
+  apart, so `pollingInterval` must be below 300 seconds. The rate is 0 in the first answer about a
+  queue, and in the first answer after messages begin to flow. In the mode `MessageRate`, KEDA
+  starts the scaled program if messages wait, even if the rate is 0.
 """
 
 #: RabbitMQ's settings, each with the setting of Trellis and a remark.
@@ -122,7 +126,7 @@ SETTINGS = [
     ("`connection_max`", "limits.connections", ""),
     ("`consumer_max_per_channel`", "limits.channel_consumers", ""),
     ("`cluster_exchange_limit`", "limits.exchanges", "of each virtual host"),
-    ("`default_user`", "user", "in the settings, not in the database"),
+    ("`default_user`", "user", "the user is in the settings only, not in the database"),
     ("`default_pass`", "password", ""),
     ("`loopback_users`", "auth.guest", "`guest` logs in from this machine only, or not at all"),
     ("`load_definitions`", "definitions.file", ""),
@@ -247,7 +251,7 @@ def definitions() -> str:
             compared(QUEUE_TYPES),
             compared(arguments),
             "### Exchanges\n",
-            f"Exchange types: {kinds}.",
+            f"Trellis has these exchange types: {kinds}.",
             "The import reports an exchange of another type, and leaves it out.\n",
             compared(EXCHANGE_ARGUMENTS),
             "### Parameters\n",
@@ -282,8 +286,8 @@ def metrics() -> str:
         [
             "## Metrics\n",
             "In the name of a metric, `*` stands for any text: a row with `*` is for all metrics",
-            "that match it and have no row of their own. `/metrics/detailed` inserts `detailed_`",
-            "into each name.\n",
+            "that match it and have no row of their own. On the page `/metrics/detailed`, each",
+            "name has `detailed_` after `rabbitmq_`.\n",
             table(("in RabbitMQ", "in Trellis", "instead"), rows),
             METRICS_TEXT,
             "| label | metrics | why it is missing |\n|---|---|---|",

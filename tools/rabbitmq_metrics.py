@@ -130,12 +130,12 @@ LOST_LABELS = [
 DASHBOARDS = [
     (
         "RabbitMQ-Overview (10991)",
-        "all panels; of the dashboard of RabbitMQ 4.1, all panels but the sizes of messages",
+        "all panels; in RabbitMQ 4.1's version, all panels except message sizes",
     ),
     ("RabbitMQ-Stream (14798)", "all panels show 0: no stream protocol; see `trellis_stream_...`"),
     (
         "dashboards of queues, channels and connections",
-        "all panels; polls of an empty queue are not counted by queue",
+        "all panels, except polls of an empty queue, which have no count by queue",
     ),
     ("RabbitMQ-PerfTest (6566)", "reads the metrics of the load tool PerfTest, not of the broker"),
     ("RabbitMQ-Quorum-Queues-Raft (11340)", "no data: no replicas, so no Raft"),
@@ -153,10 +153,10 @@ The metrics also differ in these points:
   `trellis_detailed_families_unknown` is the number of families in the query that do not exist;
   RabbitMQ ignores such families, too.
 - The label of a connection or channel is its protocol and number; in RabbitMQ, the label is an
-  Erlang process. The inbox queues of MQTT sessions are among the queues.
+  Erlang process. The metrics of queues include the queues of MQTT sessions.
 - The label `protocol` of MQTT clients is `mqtt`. In RabbitMQ, it is `amqp091` (up to 3.11), or a
   name such as `mqtt311`. `rabbitmq_global_publishers` does not count publishers that use MQTT. In
-  RabbitMQ 3.10 this metric also falls when a channel ends that never published.
+  RabbitMQ 3.10, this metric also falls when a channel that never published ends.
 - The totals in `/metrics` include the counters of channels and connections that have ended. In
   RabbitMQ these totals fall when a channel or a connection ends.
 - `rabbitmq_build_info`, `rabbitmq_identity_info` and `rabbitmq_alarms_...` are of type gauge; in
@@ -166,5 +166,5 @@ DASHBOARDS_TEXT = """\
 RabbitMQ's dashboards for Grafana work with the metrics of Trellis. tests/interop/test_dashboards.py
 evaluates their panels with the engine of Prometheus. With the dashboards up to version 3.13, let
 Prometheus scrape only one page of each broker (`/metrics`, for example), because these dashboards
-cannot distinguish two pages. The same applies to RabbitMQ.
+cannot distinguish two pages. With RabbitMQ, too, these dashboards need a single page.
 """
