@@ -159,6 +159,8 @@ class KeyComparison:
         if wanted > size:
             if not self._agrees_to_end(pattern, words, front + 1, front):
                 return None
+            if self._size == 0 and self._one in pattern:
+                return None  # An empty routing key has no word that a wildcard could match.
             return self._of_more(pattern[front])
         if not self._agrees_to_end(pattern, words, front, front + 1):
             return None

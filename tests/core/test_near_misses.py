@@ -10,7 +10,7 @@ from itertools import product
 from typing import Any, Final
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from broker.queues.destination import Destination
@@ -94,6 +94,7 @@ def changed(kind: str, key: str, pattern: str) -> Iterator[tuple[str, str]]:
 
 
 @settings(max_examples=500, deadline=None)
+@example([""], ["*", ""])
 @given(KEYS, PATTERNS)
 def test_after_the_change_that_a_near_miss_names_the_binding_matches(
     words: list[str], wanted: list[str]
