@@ -287,9 +287,9 @@ class DurableBench(Bench):
         return b"".join(connection.data_to_send() for connection in connections)
 
     def watch_syncs(self, publisher: Connection) -> None:
-        """Check at every later sync that no reply to the publisher was written before the sync.
+        """Make each later sync fail if replies to the publisher wait in its output.
 
-        The check is an assertion that runs in the sync.
+        A reply must not be written before the sync of its message. The check is an assertion.
         """
 
         def check() -> None:

@@ -85,7 +85,7 @@ class GroupInbox(Inbox):
     ) -> None:
         super().__init__(vhost, name, agenda, store, durable, max_length)
         #: The store does not record messages at or below this position for this queue.
-        self._recorded_after: i64 = 0
+        self.recorded_after: i64 = 0
 
     def make_durable(self, number: i64, recorded_after: i64) -> None:
         """Make the queue durable, under the number that the store has given to its definition.
@@ -95,9 +95,9 @@ class GroupInbox(Inbox):
         """
         self.durable = True
         self.number = number
-        self._recorded_after = recorded_after
+        self.recorded_after = recorded_after
         self._set_overflow_depth()
 
     def release_position(self, position: i64) -> None:
-        if position > self._recorded_after:
+        if position > self.recorded_after:
             super().release_position(position)

@@ -83,7 +83,7 @@ def _topic_reason(binding: Binding, key: str) -> str:
         [
             f"{wildcard} matches {grammar.separator.join(some)!r}"
             if some
-            else f"{wildcard} matches no word"
+            else f"{wildcard} matches zero words"
             for wildcard, some in parts
         ]
     )

@@ -319,7 +319,7 @@ def test_the_reason_names_the_words_of_each_wildcard() -> None:
     for binding, reason in (
         (Binding("sensors.*.temp.#", queue), "* matches 'kitchen', # matches 'now'"),
         (Binding("sensors.#", queue), "# matches 'kitchen.temp.now'"),
-        (Binding(f"{key}.#", queue), "# matches no word"),
+        (Binding(f"{key}.#", queue), "# matches zero words"),
         (Binding("#.temp.*", queue), "# matches 'sensors.kitchen', * matches 'now'"),
         (Binding(key, queue), "the keys are equal"),
         (Binding("sensors/+/#", queue, 0, None, MQTT), "+ matches 'kitchen', # matches 'temp/now'"),

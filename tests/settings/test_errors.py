@@ -151,7 +151,10 @@ FILES = [
         'mqtts.client_certificate: must be one of none, optional, required, got "yes"; the',
     ),
     ('tls.minimum = "1.1"', 'tls.minimum: must be one of 1.2, 1.3, got "1.1"; the nearest is 1.2'),
-    ('tls.names."a.b" = "c.pem"', "tls.names: must be a table of tables of text, got a table"),
+    (
+        'tls.names."a.b" = "c.pem"',
+        "tls.names: must be a table of tables whose values are text, got a table",
+    ),
     (
         'tls.names."a.b".cert = "c.pem"',
         'tls.names: "a.b" has no certificate; set its certificate to a PEM file',

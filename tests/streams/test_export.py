@@ -196,7 +196,7 @@ def test_an_error_in_a_data_directory_asks_no_broker(
     monkeypatch.setenv("TRELLIS_URL", "not a URL")
     directory = data_directory(tmp_path, [row(0, "t")])
     assert exported(directory, tmp_path / "rows.arrow", "--from", "2") == 1
-    assert "is not written yet: the next offset is 1" in capsys.readouterr().err
+    assert "is not written yet: begin with --from 1 or lower" in capsys.readouterr().err
 
 
 def test_a_relative_age_selects_the_newest_rows(tmp_path: Path) -> None:
@@ -255,7 +255,7 @@ def test_a_terminal_shows_the_progress_and_at_the_end_only_the_closing_line(tmp_
         (["--from", "yesterday"], 2, "'yesterday' must be an offset or a time: give an offset"),
         (["--from", "9", "--until", "3"], 2, "trellis: --until 3 is before --from 9"),
         (["--from", "1h", "--until", "2h"], 2, "trellis: --until 2h is before --from 1h"),
-        (["--from", "11"], 1, "is not written yet: the next offset is 10"),
+        (["--from", "11"], 1, "is not written yet: begin with --from 10 or lower"),
         (
             ["--topic", "a/b#"],
             2,

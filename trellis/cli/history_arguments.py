@@ -298,7 +298,7 @@ def imported(arguments: argparse.Namespace, module: str, extra: str) -> tuple[An
         return import_module("pyspark_trellis.errors"), import_module(module)
     except ImportError as error:
         raise CommandError(
-            f"`trellis {arguments.command}` needs {error.name or 'packages'}, which is not "
+            f"`trellis {arguments.command}` needs {error.name or 'a package'}, which is not "
             f"installed here: pip install 'trellis-broker[{extra}]'",
             2,
         ) from None

@@ -154,7 +154,7 @@ class StreamSource:
             ):
                 raise CommandError(
                     f"offset {first} of stream '{arguments.queue}' in vhost '{arguments.vhost}' is "
-                    f"not written yet: the next offset is {row['durable']}"
+                    f"not written yet: begin with --from {row['durable']} or lower"
                 )
 
 

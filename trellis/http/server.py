@@ -206,7 +206,7 @@ class HttpServer:
             paths = ", ".join(sorted(self._routes.paths))
             return Response(404, f"no such path; the paths are {paths}\n".encode())
         allowed = match.allow.replace(", ", " and ")
-        text = f"only {allowed} are allowed for this path\n"
+        text = f"this path supports only {allowed}\n"
         return Response(405, text.encode(), allow=match.allow)
 
     async def _answer(

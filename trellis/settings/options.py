@@ -128,7 +128,8 @@ class Option(Struct, frozen=True):
             inner = get_args(get_args(self.type)[1])
             if not inner:
                 return "a table"
-            return "a table of tables" if inner[1] is object else "a table of tables of text"
+            content = "" if inner[1] is object else " whose values are text"
+            return f"a table of tables{content}"
         return "true or false" if self.type is bool else "text"
 
     def read(self, value: object, *, text: bool = False) -> Any:

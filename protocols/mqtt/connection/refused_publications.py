@@ -23,11 +23,11 @@ WINDOW_MS: Final = 60_000
 
 
 class RefusedPublications:
-    """The topics of one connection whose first refused publications have log lines.
+    """The refused publications of one connection: the topics with a log line, and a counter.
 
-    `left_out` is the number of refused publications that have no line of their own, and that no
-    line has counted yet. `counted_at` is the time of the last line with such a count, or of the
-    first refusal, in ms of the agenda.
+    `left_out` counts the refused publications without a log line of their own, since the last line
+    that reported this count. `counted_at` is the time of that line, or of the first refusal if
+    there is no such line yet, in ms of the agenda.
     """
 
     def __init__(self, now: i64) -> None:

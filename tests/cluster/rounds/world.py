@@ -222,10 +222,10 @@ class World:
         return None if session is None else session.node
 
     def _session(self) -> ClientSession | None:
-        """Return the newest session whose node still runs, or None if all their nodes have ended.
+        """Return the newest session whose node still runs; None if the nodes of all have ended.
 
-        The node of a newer session may have ended: it owned the log only briefly, and reported
-        that it was ready after the next owner had done so.
+        Sessions are in the order in which the nodes reported that they were ready. A node that
+        owned the log only briefly may report after the next owner, and end: its session is skipped.
         """
         with self._lock:
             return next((one for one in reversed(self.sessions) if not one.node.has_ended), None)

@@ -101,9 +101,10 @@ class Interrupted:
         SteppedCell.step = self.step
 
     def run(self, operation: Operation, plan: list[tuple[int, Operation]]) -> bool:
-        """Carry out an operation, which the operations of `plan` interrupt.
+        """Carry out an operation, and run the operations of `plan` in the middle of it.
 
-        Return True if the operation had enough accesses for all interruptions to happen.
+        `plan` has pairs of a number and an operation, which runs before the access to a cell with
+        this number (from 0). Return False if the operation had too few accesses for the whole plan.
         """
         self.plan = plan
         SteppedCell.step = self.step

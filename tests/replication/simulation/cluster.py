@@ -101,7 +101,10 @@ class Cluster:
         return next(self._handover_nonces)
 
     def successors(self, owner: LogOwner) -> tuple[int, ...]:
-        """Return the handover numbers of the standbys that have all batches of the owner."""
+        """Return the `handover_nonce` of each standby that can take the log over from the owner.
+
+        Such a standby runs, its disk is not full, and it has all batches of the owner.
+        """
         return tuple(
             node.standby.handover_nonce
             for node in self.nodes

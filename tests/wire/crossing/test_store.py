@@ -11,7 +11,9 @@ from collections import defaultdict
 import pamqp.commands as spec
 import pytest
 
-from broker.queues.consumer import Delivery
+from broker.messages.message import Message
+from broker.queues.consumer import Delivery, MessageSource
+from broker.queues.private import GroupInbox
 from broker.queues.queue import Queue
 from broker.routing.exchanges.base import Exchange
 from broker.routing.subscriber import Subscriber
@@ -237,11 +239,18 @@ def outstanding(world: World) -> list[Delivery]:
     return deliveries
 
 
+def is_recorded(queue: MessageSource, message: Message) -> bool:
+    """True if the store must have the message for the queue that holds it."""
+    after = queue.recorded_after if isinstance(queue, GroupInbox) else 0
+    return queue.durable and message.position > after
+
+
 def kept(world: World, vhost: VirtualHost) -> dict[int, list[int]]:
     """Return the positions of the messages that must be in the store, by queue number.
 
     These are the waiting and the unacknowledged messages of durable queues. They include the
-    unacknowledged messages of deleted queues, which stay until their consumers settle them.
+    unacknowledged messages of deleted queues, which stay until their consumers settle them. The
+    messages that a group held before it became durable are not in the store.
     """
     queues: list[Queue] = [*vhost.queues.values(), *vhost.inboxes.values()]
     positions: dict[int, list[int]] = defaultdict(list)
@@ -253,11 +262,11 @@ def kept(world: World, vhost: VirtualHost) -> dict[int, list[int]]:
         assert len(waiting) + len(returned) == queue.depth
         assert len(held) == queue.unacked
         for message in waiting + returned + held:
-            if queue.durable and message.position > 0:
+            if is_recorded(queue, message):
                 positions[int(queue.number)].append(int(message.position))
     for delivery in hands:
         source = delivery.consumer.queue
-        if source.dead and source.durable and delivery.message.position > 0:
+        if source.dead and is_recorded(source, delivery.message):
             positions[int(source.number)].append(int(delivery.message.position))
     return {number: sorted(some) for number, some in positions.items()}
 

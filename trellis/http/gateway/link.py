@@ -50,7 +50,7 @@ def bad_request(reason: str) -> HttpRefusal:
 
 def method_not_allowed(allow: str) -> HttpRefusal:
     """Return the refusal of a method, for a path that supports the methods `allow`."""
-    reason = f"only {allow} are allowed for this path"
+    reason = f"this path supports only {allow}"
     return HttpRefusal(405, "method_not_allowed", reason, allow=allow)
 
 
