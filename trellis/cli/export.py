@@ -109,7 +109,7 @@ def add_export(tools: Any) -> None:
         default=_Bound(),
         metavar="OFFSET|TIME",
         help="first row: an offset, or the time of publication: 15m, 2h or 7d ago, or ISO 8601 "
-        "(UTC unless it names a zone) [the first row of the stream]",
+        "(UTC if it has no time zone) [the first row of the stream]",
     )
     tool.add_argument(
         "--until",

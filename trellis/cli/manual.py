@@ -15,8 +15,8 @@ EXIT_CODES: Final = {
     "1": "the command failed: the broker does not answer or refuses, an object does not exist, a "
     "check found a problem, a message reached no queue, a queue has messages and none of them can "
     "be moved (also with --dry-run), or the answer to a question was no",
-    "2": "the arguments or the settings are wrong, or a command that asks has neither a terminal "
-    "nor --yes; nothing was changed",
+    "2": "the arguments or the settings are wrong, or a command needs a confirmation, but has "
+    "no terminal to ask on, and --yes is missing; nothing was changed",
     "3": "trellis serve: another node of the cluster owns the replicated log",
     "130": "the command was interrupted (Ctrl-C)",
 }

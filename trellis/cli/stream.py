@@ -59,7 +59,7 @@ def add(commands: Commands) -> None:
         type=time_of,
         metavar="TIME",
         help="first row by its time of publication: an age such as 15m, 2h or 7d, or an ISO 8601 "
-        "time (UTC, unless it names a zone)",
+        "time (UTC if it has no time zone)",
     )
     head.add_argument(
         "--count",

@@ -75,7 +75,7 @@ def add(commands: Commands) -> None:
             type=time_of,
             metavar="TIME",
             help=f"past messages {text} this time: an age such as 15m, 2h or 7d, or an ISO 8601 "
-            "time (UTC, unless it names a zone)",
+            "time (UTC if it has no time zone)",
         )
     command.add_argument(
         "--rate",
