@@ -249,7 +249,8 @@ class ConcurrentTrie(Matcher[S]):
     def _tomb(self, emptied: CNode[S]) -> CNode[S]:
         """Return a tomb in place of `emptied`, the content of a node that has lost all branches.
 
-        A tomb is never replaced, so no thread can subscribe below a node that is cut off next.
+        The caller then removes the node from its parent. No thread replaces a tomb, so none can
+        add a subscription to the node before its removal, which would lose the subscription.
         """
         return TNode(None, None, None, emptied.previous)
 

@@ -218,7 +218,7 @@ def read_table(spark: SparkSession, path: str, schema: str, maker: str) -> DataF
 
 
 def span(history: DataFrame) -> Span:
-    """Return the number of messages and topics of a history, and the times of its first and last
+    """Return how many messages and topics a history has, and the times of its first and its last
     message.
     """
     row = history.agg(

@@ -1,8 +1,8 @@
 """The performance targets of Trellis in comparison with other brokers, checked against a run.
 
-Each target compares one figure of Trellis with the same figure of one peer. A broker must cost at
-least `least` times as much as Trellis. Trellis may cost at most `most` times as much as a lower
-bound.
+Each target compares the cost of one workload on Trellis with its cost on one peer. If the peer is a
+broker, the peer must cost at least `least` times as much as Trellis. If the peer is a lower bound
+(a program that only sends or receives bytes), Trellis may cost at most `most` times as much.
 """
 
 from __future__ import annotations

@@ -81,9 +81,9 @@ class GroupInbox(Inbox):
     """The queue of a subscription group, which may become durable while it holds messages."""
 
     def __init__(
-        self, vhost: str, name: str, agenda: Agenda, store: Store, durable: bool, max_length: int
+        self, vhost: str, name: str, agenda: Agenda, store: Store, max_length: int
     ) -> None:
-        super().__init__(vhost, name, agenda, store, durable, max_length)
+        super().__init__(vhost, name, agenda, store, False, max_length)
         #: The store does not record messages at or below this position for this queue.
         self.recorded_after: i64 = 0
 

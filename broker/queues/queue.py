@@ -330,7 +330,7 @@ class Queue(MessageSource):
 
     @property
     def held(self) -> bool:
-        """True while `hold` stops the deliveries. False while an operator has paused the queue."""
+        """True if `hold` stops the deliveries and no operator has paused the queue."""
         return self._holds > 0 and not self.paused
 
     def hold(self) -> None:

@@ -92,7 +92,7 @@ class Standby:
         """Milliseconds by which the clock of this node is ahead of the owner's clock; 0 if unknown.
 
         The result is negative if the clock of this node is behind. A record that is read late shows
-        a too large difference, so the result is the smallest difference of the last CLOCKS records.
+        too large a difference, so the result is the smallest difference of the last CLOCKS records.
         """
         return min(self._clocks) if len(self._clocks) == CLOCKS else 0
 

@@ -159,8 +159,10 @@ class KeyComparison:
         if wanted > size:
             if not self._agrees_to_end(pattern, words, front + 1, front):
                 return None
-            if self._size == 0 and self._one in pattern:
-                return None  # An empty routing key has no word that a wildcard could match.
+            if self._size == 0 and (pattern[front] == "" or self._one in pattern):
+                # An empty routing key has no word, not one empty word. After the removal of one
+                # separator, the binding key would still require a word.
+                return None
             return self._of_more(pattern[front])
         if not self._agrees_to_end(pattern, words, front, front + 1):
             return None
@@ -235,7 +237,8 @@ class KeyComparison:
         if front == len(head) or len(words) - 1 < len(head) + len(tail):
             return False
         rest = words[:front] + words[front + 1 :]
-        return self._matches([*head, self._many, *tail], rest)
+        # A rest of one empty word is the empty routing key, which has no word.
+        return rest != [""] and self._matches([*head, self._many, *tail], rest)
 
     def _of_more(self, word: str) -> NearDifference:
         if word == "":

@@ -44,7 +44,7 @@ def new_group_inbox(vhost: VirtualHost, name: str, max_length: int) -> GroupInbo
     """Return a new inbox for a subscription group, which drops its oldest messages above
     `max_length`. The group may make it durable.
     """
-    inbox = GroupInbox(vhost.name, name, vhost.agenda, vhost.store, False, max_length)
+    inbox = GroupInbox(vhost.name, name, vhost.agenda, vhost.store, max_length)
     _add_inbox(vhost, inbox)
     return inbox
 

@@ -153,6 +153,11 @@ def test_login_of_a_user(
     assert error_of(capsys, *words, "--user", "ann").startswith(
         "no password for user ann; give --password"
     )
+    for variable, value in (("PASSWORD", "s3cret é"), ("PASSWORD_FILE", "secret")):
+        monkeypatch.setenv(f"TRELLIS_{variable}", value)
+        assert run(capsys, *words, "--user", "ann")[0] == 0
+        assert run(capsys, *words, "--user", "guest", "--password", "guest")[0] == 0
+        monkeypatch.delenv(f"TRELLIS_{variable}")
     assert error_of(capsys, *words, "--user", "ann", "--password-file", "gone").startswith(
         "--password-file: gone cannot be"
     )

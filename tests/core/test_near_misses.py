@@ -95,6 +95,8 @@ def changed(kind: str, key: str, pattern: str) -> Iterator[tuple[str, str]]:
 
 @settings(max_examples=500, deadline=None)
 @example([""], ["*", ""])
+@example([""], ["", "", "#"])
+@example(["a", ""], ["", "#"])
 @given(KEYS, PATTERNS)
 def test_after_the_change_that_a_near_miss_names_the_binding_matches(
     words: list[str], wanted: list[str]

@@ -95,7 +95,7 @@ async def test_limits_and_dead_letters(broker: Running) -> None:
     await publish(broker, "q", 3)
     await publish(broker, "short", 3)
     findings = await of_queue(broker, "q")
-    assert findings["full"] == "the queue is full (2 messages) and drops its oldest messages"
+    assert findings["full"] == "the queue is full (limit: 2 messages) and drops its oldest messages"
     assert findings["dead_letter_exchange"] == (
         "dead letters are lost: their exchange 'absent' does not exist"
     )
@@ -110,7 +110,7 @@ async def test_limits_and_dead_letters(broker: Running) -> None:
     await client.queue("r")
     await publish(broker, "r", 2)
     findings = await of_queue(broker, "r")
-    assert findings["full"].startswith("the queue is full (1 message, policy 'small')")
+    assert findings["full"].startswith("the queue is full (limit of policy 'small': 1 message)")
     assert findings["dead_lettered"] == (
         "messages that went to the dead letter exchange 'amq.fanout': 1"
     )

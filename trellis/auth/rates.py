@@ -92,13 +92,13 @@ class PublishRates:
         """Charge `messages` messages and `size` bytes of input to all buckets of a client.
 
         Return the seconds for which the client must be throttled, and the rate limit that causes
-        the wait; 0 and "" if no limit is exceeded. `own` are the buckets of the client's
-        connection. `now` is in ms. `ended` is True if the client has already closed the connection:
-        the charge then makes only the client's next connections wait, and the wait is not counted.
+        the wait; 0 and "" if no limit is exceeded. `own` has the buckets of the client's
+        connection. `now` is in ms. `ended` is True if the client has already closed the connection.
+        The charge then throttles only the client's next connections, and no metric counts a wait.
 
-        If a wait is longer than `patience`, the caller disconnects the client, and the debt of the
-        bucket is reduced so far that the next wait is about half of `patience`. So other clients
-        that share the bucket are only throttled, and not disconnected, too.
+        If the wait is longer than `patience`, the caller disconnects the client, and this method
+        reduces the debt of the bucket so far that the next wait is about half of `patience`. So the
+        other clients of the bucket are throttled, but not disconnected.
         """
         longest, reason = 0.0, ""
         for name, rate in self.limits.items():

@@ -2,6 +2,7 @@
 
 import argparse
 import functools
+import os
 import re
 import shlex
 import time
@@ -291,10 +292,14 @@ def _settings(uses: tuple[str, ...], without: tuple[str, ...], only: tuple[str, 
 def load_settings(arguments: argparse.Namespace) -> Loaded:
     """Return the settings from files, environment and flags, with their sources.
 
-    Raises SettingsError.
+    If the environment has a password but no user, the password belongs to the user who logs in (the
+    flag `--user` of a command). Raises SettingsError.
     """
     given = vars(arguments)
     flags = {key: given[key] for key in OPTIONS if key in given}
+    has_password = "TRELLIS_PASSWORD" in os.environ or "TRELLIS_PASSWORD_FILE" in os.environ
+    if given.get("login_user") and has_password and "TRELLIS_USER" not in os.environ:
+        flags["user"] = given["login_user"]
     return load_with_sources(arguments.config, None, flags, arguments.used_settings)
 
 

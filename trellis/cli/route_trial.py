@@ -35,9 +35,9 @@ def add_arguments(command: Parser) -> None:
             nargs="+",
             default=[],
             metavar=names,
-            help=f"ask instead: which queues would get other messages if EXCHANGE {verb} this "
-            "binding? DESTINATION is a queue, or exchange:NAME; NAME=VALUE is an argument of the "
-            "binding, such as x-match=any; may be repeated",
+            help=f"show which queues would get other messages if EXCHANGE {verb} this binding: "
+            "DESTINATION is a queue, or exchange:NAME; NAME=VALUE is an argument of the binding, "
+            "such as x-match=any; may be repeated",
         )
 
 
@@ -130,7 +130,7 @@ def lines_of(answer: dict[str, Any], now: float) -> Iterator[str]:
     if not answer["queues"]:
         yield "no queue and no session gains or loses a message"
     if answer["left_out"]:
-        yield f"further gains and losses of queues, not shown: {answer['left_out']:,}"
+        yield f"queues that gain or lose messages and are not shown: {answer['left_out']:,}"
     if answer["newly_unroutable"]:
         yield f"messages that would reach no queue any more: {answer['newly_unroutable']:,}"
     if answer["newly_routed"]:

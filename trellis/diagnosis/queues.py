@@ -255,7 +255,7 @@ def _limits(vhost: VirtualHost, queue: Queue) -> Iterator[Problem]:
             effect = "refuses new messages" if arguments.reject_publish else drops
             yield Problem(
                 "full",
-                f"the queue is full ({' and '.join(limits)}{source}) and {effect}",
+                f"the queue is full (limit{source}: {' and '.join(limits)}) and {effect}",
                 command("list", "policies"),
             )
         if queue.behind:
@@ -279,17 +279,17 @@ def _limits(vhost: VirtualHost, queue: Queue) -> Iterator[Problem]:
             yield Problem(
                 problem,
                 f"messages lost since the start because {reason}: {fates[fate]:,}"
-                + (source if fate != REJECTED else ""),
+                + (f" (limit{source})" if source and fate != REJECTED else ""),
                 command("list", "policies"),
             )
 
 
 def _source(vhost: VirtualHost, queue: Queue) -> str:
-    """Return a text for a finding: the policy that limits the queue; "" if there is none."""
+    """Return " of policy 'NAME'" for the policy that limits the queue; "" if there is none."""
     if queue.private:
         return ""
     policy = vhost.policies.for_queue(queue.name, queue.arguments.arguments.get("x-queue-type"))
-    return "" if policy is None else f", policy '{policy.name}'"
+    return "" if policy is None else f" of policy '{policy.name}'"
 
 
 def _dead_letters(vhost: VirtualHost, queue: Queue) -> Iterator[Problem]:

@@ -25,7 +25,10 @@ BURST: Final = 100
 
 
 class RestBudget:
-    """A token bucket of slices: `slices` is the number of slices until all API calls must rest."""
+    """A token bucket that limits the work of all API calls together.
+
+    `slices` is the number of slices of work that are left until the API calls must rest.
+    """
 
     def __init__(self) -> None:
         self.slices = BURST

@@ -150,7 +150,10 @@ class SpanAssembler:
         return message
 
     def _forget(self, present: _Message) -> None:
-        """Remove the messages that were sampled first while there are too many; keep `present`."""
+        """Remove the oldest messages until their number and their places are within the limits.
+
+        The removal ends before the message `present`, which stays in every case.
+        """
         while len(self._messages) > MESSAGES_MAX or self._places > PLACES_MAX:
             first = next(iter(self._messages.values()))
             if first is present:

@@ -152,8 +152,8 @@ class Exchange(Destination):
         """Raise LimitExceeded if the binding would make lookups of routing keys too expensive.
 
         The bindings to one destination may make a lookup visit up to `most` nodes of the index. A
-        binding that does not raise this number is always accepted. So a session can replace its
-        bindings by bindings with the same keys.
+        binding that adds no such node is accepted even above this limit, so a session above the
+        limit can still make bindings with its present keys again.
         """
 
     def first_word(self, binding: Binding) -> str | None:

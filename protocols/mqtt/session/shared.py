@@ -21,6 +21,7 @@ from broker.messages.outlet import Outlet
 from broker.messages.tracing import report_delivery
 from broker.queues.arguments import UNLIMITED
 from broker.queues.consumer import Consumer, CreditPool, Delivery, MessageSource
+from broker.queues.private import GroupInbox
 from broker.routing.binding import Binding
 from broker.routing.subscriber import Subscriber
 from broker.store.contract import Ticket
@@ -201,7 +202,6 @@ class SubscriptionGroup(Subscriber):
     ) -> None:
         inbox = new_group_inbox(vhost, f"mqtt-shared-{label}/{topic_filter}", backlog)
         super().__init__(f"{SHARE}{label}/{topic_filter}", inbox, UNSHARED_5)
-        self._group_inbox = inbox
         self.vhost = vhost
         self.label = label
         self.topic_filter = topic_filter
@@ -270,15 +270,20 @@ class SubscriptionGroup(Subscriber):
             )
             self._qos = -1
         store = self.vhost.store
-        self.number = store.append(
+        number: i64 = store.append(
             Defined(self.vhost.name, "session", self.name, {"group": True, "away_since": 0}), ticket
         )
-        self._group_inbox.make_durable(self.number, store.position)
+        self._set_durable(number, store.position)
 
-    def restore(self, number: int) -> None:
-        """Make the new group durable: it existed before the restart, under this number."""
+    def restore(self, number: i64) -> None:
+        """Make the new group durable: the group existed before the restart, under this number."""
+        self._set_durable(number, 0)
+
+    def _set_durable(self, number: i64, recorded_after: i64) -> None:
+        inbox = self.inbox
+        assert isinstance(inbox, GroupInbox), "the constructor makes a GroupInbox"
         self.number = number
-        self._group_inbox.make_durable(number, 0)
+        inbox.make_durable(number, recorded_after)
 
     def restore_binding(self, binding: Binding) -> None:
         """Set the QoS of the group to the QoS of its binding, which is restored already."""

@@ -1,6 +1,6 @@
 """The parts of `trellis bench matching` and their cases.
 
-The cases with the same number of subscriptions make a batch.
+For each number of subscriptions, the timed cases make one batch, and the memory cases another.
 """
 
 from __future__ import annotations

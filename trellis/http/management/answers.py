@@ -269,7 +269,8 @@ class Call:
             raise ApiRefusal(
                 403,
                 "not_authorised",
-                f"user '{self.identity.name}' lacks the tag 'administrator', which {what} require",
+                f"user '{self.identity.name}' lacks the tag 'administrator', which a request for "
+                f"{what} requires",
             )
 
     def rights(self, vhost: VirtualHost) -> DeclarationRights:
