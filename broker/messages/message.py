@@ -35,6 +35,9 @@ ROUTE_BITS: Final[i64] = ALWAYS | SUBSCRIBERS | TRACEPARENT_HEADER
 #: bits.
 FRONT_END: Final[i64] = 1 << 19
 
+#: Name of the header with the trace id, the publisher's span id and the flags (trace_context.py).
+TRACEPARENT: Final = "traceparent"
+
 #: Quality of service (QoS) of a message: at most once, at least once, exactly once.
 AT_MOST_ONCE: Final[i64] = 0
 AT_LEAST_ONCE: Final[i64] = 1
@@ -81,13 +84,12 @@ class Encoding:
         priority = self.properties(content).get("priority")
         return priority if isinstance(priority, int) else 0
 
-    def may_have_header(self, content: bytes, name: bytes) -> bool:
-        """False if the properties have no header of this name; True if they may have one.
+    def may_be_traced(self, content: bytes) -> bool:
+        """False if the properties have no header `traceparent`; True if they may have one.
 
         Encodings override this method to search the encoded properties without parsing them.
         """
-        headers = self.properties(content).get("headers")
-        return isinstance(headers, dict) and name.decode() in headers
+        return TRACEPARENT in headers_of(self.properties(content))
 
     def is_dead_letter(self) -> bool:
         """True if the broker has dead-lettered the message and so wrote its header `x-death`.

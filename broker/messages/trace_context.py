@@ -9,12 +9,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from broker.messages.message import Message
+from broker.messages.message import TRACEPARENT, Message
 
-#: Name of the header with the trace id, the publisher's span id and the flags.
-TRACEPARENT: Final = "traceparent"
-#: The bytes of the name `traceparent`, as the encoded properties of a message contain them.
-TRACEPARENT_MARK: Final = TRACEPARENT.encode()
 #: Name of the header with data of tracing systems, which the broker does not interpret.
 TRACESTATE: Final = "tracestate"
 #: Longest `tracestate` that the broker reads, in characters (W3C Trace Context section 3.3.1.5).
@@ -45,7 +41,7 @@ class TraceContext:
 
 def trace_context_of(message: Message) -> TraceContext | None:
     """Return the trace context in the headers of a message; None without a valid `traceparent`."""
-    if not message.encoding.may_have_header(message.content, TRACEPARENT_MARK):
+    if not message.encoding.may_be_traced(message.content):
         return None
     headers = message.properties.get("headers")
     if not isinstance(headers, dict):

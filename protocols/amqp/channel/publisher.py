@@ -24,7 +24,6 @@ from broker.messages.message import (
     AT_LEAST_ONCE,
     AT_MOST_ONCE,
     EXPIRATION,
-    HEADERS,
     REPLY_TO,
     USER_ID,
     Message,
@@ -46,18 +45,18 @@ from protocols.amqp.channel.receiver import ChannelReceiver
 from protocols.amqp.channel.transaction import TransactedPublication, Transaction
 from protocols.amqp.codec.assembly import Assembly
 from protocols.amqp.codec.contents import (
-    NUMBERED,
     Frames,
     asks_directly,
-    names_keys,
     persistent,
     property_flags,
     short_property,
+    special_names,
 )
 from protocols.amqp.codec.frames import returned
+from protocols.amqp.codec.special_headers import COPIES, MQTT_HEADER, NUMBERED
 from protocols.amqp.errors import AmqpError, from_broker
 from protocols.budget import BUDGET, SEARCHING
-from protocols.crossing import MARK, wanted_qos, wants_retain
+from protocols.crossing import wanted_qos, wants_retain
 from protocols.tally import FrontCounters
 
 #: Flags of basic.publish.
@@ -135,7 +134,8 @@ class ChannelPublisher:
             message.qos = AT_LEAST_ONCE
             self._connection.persists = True
         present = property_flags(content, 0)
-        if present & HEADERS and MARK in content:
+        special = special_names(content, 0)
+        if special & MQTT_HEADER:
             qos = wanted_qos(message.properties)
             if qos >= 0:
                 message.qos = qos
@@ -145,14 +145,14 @@ class ChannelPublisher:
         if route.plan.refusal is None:
             if present & (EXPIRATION | USER_ID):
                 self._check_properties(message, present)
-            if present & HEADERS and names_keys(content, 0):
+            if special & COPIES:
                 copies = self._route_copies(route, message, slot)
                 if copies is None:
                     return SEARCHING
                 route = copies
             if present & REPLY_TO and asks_directly(content, 0):
                 self._set_reply_queue(message)
-        publication = self._numbered(message, present)
+        publication = self._numbered(message) if special & NUMBERED else None
         if self.transaction is not None and route.plan.refusal is None:
             keys = [route.key] if not isinstance(route, MessageRoute) else route.keys
             targets = resolve_now(
@@ -357,14 +357,11 @@ class ChannelPublisher:
             raise AmqpError(406, "fast reply consumer does not exist")
         message.encoding = amend(message.encoding, {}, {"reply_to": replies.name})
 
-    def _numbered(self, message: Message, present: i64) -> NumberedPublication | None:
+    def _numbered(self, message: Message) -> NumberedPublication | None:
         """Return the publisher and the sequence number in the message's headers, for deduplication.
 
-        `present` are the message's property flags. Return None if the headers have no sequence
-        number. Raises AmqpError if a header is invalid.
+        Return None if the headers have no sequence number. Raises AmqpError if a header is invalid.
         """
-        if not present & HEADERS or NUMBERED not in message.content:
-            return None
         headers = message.properties.get("headers")
         try:
             return numbered(headers) if isinstance(headers, dict) else None
@@ -401,8 +398,7 @@ class ChannelPublisher:
                 return fate
         if (
             route.exchange == TOPICS
-            and property_flags(message.content, 0) & HEADERS
-            and MARK in message.content
+            and special_names(message.content, 0) & MQTT_HEADER
             and wants_retain(message.properties)
         ):
             self._vhost.retain(message, ticket)

@@ -28,15 +28,11 @@ from broker.messages.message import (
     Properties,
     PropertyCodec,
 )
-from broker.messages.trace_context import TRACEPARENT_MARK
-from broker.routing.deduplication import PRODUCER
 from protocols.amqp.codec.frames import BODY, FRAME_END, HEADER, OVERHEAD
 from protocols.amqp.codec.properties import amended, read_properties, write_properties
+from protocols.amqp.codec.special_headers import TRACED, special_headers
 from protocols.amqp.errors import AmqpError
-from protocols.crossing import MARK
 
-#: Name of the header that identifies a publisher for deduplication.
-NUMBERED: Final = PRODUCER.encode()
 #: Size of the payload of a header frame before the properties, in bytes.
 FIXED_HEADER: Final[i64] = 14
 
@@ -87,11 +83,8 @@ class Frames(Encoding):
         at = _property_at(content, 0, PRIORITY) if property_flags(content, 0) & PRIORITY else 0
         return content[at] if at > 0 else 0
 
-    def may_have_header(self, content: bytes, name: bytes) -> bool:
-        return (
-            property_flags(content, 0) & HEADERS != 0
-            and content.find(name, 0, _header_end(content, 0)) >= 0
-        )
+    def may_be_traced(self, content: bytes) -> bool:
+        return special_names(content, 0) & TRACED != 0
 
     def is_dead_letter(self) -> bool:
         return self.channel == DEAD_LETTER_CHANNEL
@@ -253,30 +246,26 @@ def slow_path_reasons(reasons: i64, data: bytes, start: i64) -> i64:
     """
     if reasons & PERSISTENCE and not persistent(data, start):
         reasons -= PERSISTENCE
-    if reasons & HEADERS and not names_keys(data, start):
-        end = _header_end(data, start)
-        if (
-            data.find(MARK, start, end) < 0
-            and data.find(NUMBERED, start, end) < 0
-            and not (reasons & TRACEPARENT_HEADER and data.find(TRACEPARENT_MARK, start, end) >= 0)
-        ):
+    if reasons & HEADERS:
+        special = special_names(data, start)
+        if special == 0 or (special == TRACED and not reasons & TRACEPARENT_HEADER):
             reasons -= HEADERS
     if reasons & REPLY_TO and not asks_directly(data, start):
         reasons -= REPLY_TO
     return reasons & ~TRACEPARENT_HEADER
 
 
-def names_keys(data: bytes, start: i64) -> bool:
-    """True if the headers may contain CC or BCC, which name further routing keys.
+def special_names(data: bytes, start: i64) -> i64:
+    """Return the bits of the special headers (special_headers.py) of a content; 0 without headers.
 
     The header frame of the content begins at `start`.
     """
-    end = _header_end(data, start)
-    return data.find(b"\x02CC", start, end) >= 0 or data.find(b"\x03BCC", start, end) >= 0
-
-
-def _header_end(data: bytes, start: i64) -> i64:
-    return start + 7 + i64(read_i32_be(data, start + 3))
+    if not property_flags(data, start) & HEADERS:
+        return 0
+    at = _property_at(data, start, HEADERS)
+    if at == 0:
+        return 0  # The header frame ends before its headers.
+    return special_headers(data, at, start + 7 + i64(read_i32_be(data, start + 3)))
 
 
 def asks_directly(data: bytes, start: i64) -> bool:

@@ -26,7 +26,7 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Final
 
-from broker.messages.message import PLAIN, Encoding, Properties
+from broker.messages.message import PLAIN, TRACEPARENT, Encoding, Properties
 from matching.grammar import swap
 from protocols.crossing import ALL, CORRELATION, FORMAT, QOS, REPLY_TO, RETAIN, TYPE, USER
 from protocols.mqtt.codec.packets import PUBLISH, MalformedPacket, PacketReader
@@ -44,6 +44,7 @@ from protocols.mqtt.codec.properties import (
 _SHORT: Final = 255
 #: Largest size of a name in a field table (AMQP 0-9-1 section 4.2.5.5), in bytes.
 _NAME: Final = 128
+_TRACEPARENT: Final = TRACEPARENT.encode()
 #: Properties of AMQP without a counterpart in MQTT. They become User Properties.
 _FOREIGN: Final = (
     "content_encoding",
@@ -107,8 +108,8 @@ class MqttEncoding(Encoding):
             headers[FORMAT] = given.numbers[PAYLOAD_FORMAT]
         return self._with_flags(properties, headers)
 
-    def may_have_header(self, content: bytes, name: bytes) -> bool:
-        return self.described and content.find(name, 0, properties_end(content)) >= 0
+    def may_be_traced(self, content: bytes) -> bool:
+        return self.described and content.find(_TRACEPARENT, 0, properties_end(content)) >= 0
 
     def _with_flags(self, properties: Properties, headers: dict[str, object]) -> Properties:
         if self.retain:
