@@ -112,8 +112,8 @@ def advise(
 ) -> Advice:
     """Measure the matchers, and return the advice for these published topics and definitions.
 
-    `clock` returns nanoseconds: by default, of the CPU time of this thread, which other programs hardly
-    change. Raises PipelineError for an invalid binding key.
+    `clock` returns nanoseconds. By default, these are CPU time of this thread, which other programs
+    hardly change. Raises PipelineError for an invalid binding key.
     """
     span = published.span()
     busiest = published.busiest(SAMPLE)
