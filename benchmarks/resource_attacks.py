@@ -177,7 +177,9 @@ async def log(attack: Attack) -> Prepared:
         await attack.depth("q", 0, 0)
         empty = time.perf_counter()
         while _log_size(attack.directory) > 64 * _MB:
-            assert time.perf_counter() < empty + PATIENCE, "the log of an empty queue stays large"
+            assert time.perf_counter() < empty + PATIENCE, (
+                "the log of the empty queue is still larger than 64 MB"
+            )
             await asyncio.sleep(0.1)
         attack.recovery = time.perf_counter() - empty
         reading.cancel()
