@@ -244,12 +244,12 @@ async def pause(attack: Attack) -> Prepared:
         os.kill(attack.pid, signal.SIGCONT)
         begun = time.perf_counter()
         for at in range(_STOPPED):
-            assert (await client.packet())[0] == 0xD0, "the client was disconnected"
+            assert (await client.packet())[0] == 0xD0, "the broker did not answer a ping"
             if at == 0:
                 attack.recovery = time.perf_counter() - begun
         await asyncio.sleep(2)
         client.write(b"\xc0\x00")
-        assert (await client.packet())[0] == 0xD0, "the client was disconnected"
+        assert (await client.packet())[0] == 0xD0, "the broker did not answer a ping"
 
     return stop
 
