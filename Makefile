@@ -84,7 +84,7 @@ guard-options: .run/installed ## Compare instructions with and without rules, tr
 		done; \
 	else echo "trellis: skipped guard-options: valgrind is missing (on Debian and Ubuntu: apt install valgrind)"; fi
 
-check: .venv/installed ## Lint, format, types, import contracts, language and links
+check: .venv/installed ## Check style, format, types, import contracts, language and links
 	@.venv/bin/ruff check .
 	@.venv/bin/ruff format --check .
 	@.venv/bin/mypy
@@ -149,7 +149,7 @@ rabbitmq: FORCE
 kfake: FORCE
 	@mkdir -p build/toolchains
 	@if command -v go > /dev/null; then \
-		cd tests/go/kfake && go build -o ../../../build/toolchains/kfake . || echo "trellis: go build failed, see above"; \
+		cd tests/go/kfake && go build -o ../../../build/toolchains/kfake . || echo "trellis: go build failed in tests/go/kfake, see above"; \
 	fi
 
 # Fetch the classes of the file systems s3a and hdfs (100 MB). Without Maven or its registry, the tests that need them are skipped with a note.
@@ -157,7 +157,7 @@ hadoop: FORCE
 	@mkdir -p build/toolchains
 	@if command -v mvn > /dev/null; then \
 		mvn -q -B -f tests/pipeline/hadoop dependency:build-classpath -Dmdep.outputFile="$(CURDIR)/build/toolchains/hadoop" \
-			|| echo "trellis: mvn failed, see above"; \
+			|| echo "trellis: mvn failed in tests/pipeline/hadoop, see above"; \
 	fi
 
 # Fetch OpenLDAP's server, and compile the package python-ldap. Without Debian's packages, the tests that need them are skipped with a note.
@@ -169,5 +169,5 @@ node browser conformance openid: FORCE
 	@installed=tests/$@/node_modules/.package-lock.json; \
 	if command -v npm > /dev/null && [ ! -e $$installed -o tests/$@/package-lock.json -nt $$installed ]; then \
 		echo "trellis: installing the npm packages of tests/$@"; \
-		cd tests/$@ && npm ci --silent --no-audit --no-fund || echo "trellis: npm ci failed, see above"; \
+		cd tests/$@ && npm ci --silent --no-audit --no-fund || echo "trellis: npm ci failed in tests/$@, see above"; \
 	fi

@@ -164,7 +164,10 @@ def make_rare_functions_small(directory: Path) -> None:
         marked = rf"\1 __attribute__(({attribute}));"
         text, count = re.subn(rf"^(extern {declaration});$", marked, text, flags=re.MULTILINE)
         if count == 0:
-            raise ValueError(f"{header} declares no function that matches {declaration}")
+            raise ValueError(
+                f"{header} declares no function that matches {declaration}: use the "
+                "version of mypy that build_backend/trellis_build.py requires"
+            )
     header.write_text(text)
 
 
@@ -176,7 +179,10 @@ def write_loader(extension: Extension) -> None:
     function = f"init_{extension.name.replace('.', '___')}"
     [code] = map(Path, extension.sources)
     if f'"{LIBRARY}.{function}"' not in code.read_text():
-        raise ValueError(f"{code} does not load {function} from {LIBRARY}")
+        raise ValueError(
+            f"{code} does not load {function} from {LIBRARY}: use the version of mypy "
+            "that build_backend/trellis_build.py requires"
+        )
     code.write_text(
         LOADER.format(name=extension.name.rpartition(".")[2], capsule=f"{LIBRARY}.{function}")
     )

@@ -71,7 +71,9 @@ class AmqpSocket:
         if head[0] == 1:
             name = payload[:4]
             if name in (b"\x00\x0a\x00\x32", b"\x00\x14\x00\x28"):
-                raise SystemExit(f"the broker closed a connection or channel: {payload!r}")
+                raise SystemExit(
+                    f"the broker closed the connection or a channel, with the frame {payload!r}"
+                )
             self.methods[name] = self.methods.get(name, 0) + 1
             if name == b"\x00\x3c\x00\x3c":
                 tag = 5 + payload[4]

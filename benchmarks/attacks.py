@@ -73,7 +73,7 @@ async def filters(attack: Attack) -> Prepared:
         reader = await MqttSocket.connect(attack.ports["mqtt"], f"reader-{number}")
         names = (f"{number}/{'/'.join(words)}/#" for words in product("+a", repeat=10))
         refused = await reader.subscribe(names)
-        assert not refused, "the size of the filters must be just below the limit of a packet"
+        assert not refused, f"the broker refused {refused} filters of client reader-{number}"
         readers.append(reader)
     writer = await MqttSocket.connect(attack.ports["mqtt"], "writer")
     topics = [f"{number % 20}{'/a' * 10}/{number}" for number in range(1_000)]

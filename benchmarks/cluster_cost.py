@@ -76,7 +76,10 @@ def confirms(node: Node, rate: int, count: int) -> list[float]:
         client.send(packet)
     reader.join(PATIENCE)
     if len(spent) != count:
-        sys.exit(f"cluster_cost: the broker confirmed {len(spent)} of {count} messages")
+        sys.exit(
+            f"cluster_cost: the broker confirmed {len(spent)} of {count} messages within "
+            f"{PATIENCE} s after the last publication"
+        )
     client.ask(amqp.queue_delete(QUEUE), amqp.QUEUE_DELETE_OK)
     client.disconnect()
     return spent

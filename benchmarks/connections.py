@@ -66,7 +66,7 @@ def load(trellis: Path, broker: memory.MeasuredBroker, workloads: list[str]) -> 
     ]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     if done.returncode:
-        sys.exit(f"connections: {done.stderr}")
+        sys.exit(f"connections: `trellis bench load` failed: {done.stderr}")
     return {one["name"]: one["median"]["broker_us"] for one in json.loads(done.stdout)["workloads"]}
 
 

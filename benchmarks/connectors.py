@@ -66,7 +66,10 @@ async def _measure(name: str, broker: BrokerProcess, text: str, messages: int) -
         await asyncio.sleep(0.005)
     seconds, cpu = time.perf_counter() - began, time.process_time() - used
     await _stop(link, task)
-    print(f"{name}: {messages / seconds:,.0f} messages/s, {cpu / messages * 1e6:,.0f} us of CPU")
+    print(
+        f"{name}: {messages / seconds:,.0f} messages/s, {cpu / messages * 1e6:,.0f} us of CPU time "
+        "per message"
+    )
 
 
 async def _stop(link: ConnectorLink, task: asyncio.Task[None]) -> None:

@@ -116,7 +116,7 @@ def export(trellis: Path, *words: str) -> Figures:
         [sys.executable, "-c", _RUN, *command], capture_output=True, text=True, check=False
     )
     if done.returncode:
-        sys.exit(f"export: {' '.join(words)}: {done.stderr}")
+        sys.exit(f"export: `trellis stream export {' '.join(words)}` failed: {done.stderr}")
     answer, used = done.stdout.rstrip().rsplit("\n", 1)
     summary: Figures = json.loads(answer)
     seconds, peak = used.split()

@@ -126,7 +126,9 @@ class BenchFile(File):
         return b"".join(self.parts)[offset : offset + count]
 
     def write(self, offset: int, data: bytes | memoryview) -> None:
-        assert offset == self.written, "a segment is written from its beginning to its end"
+        assert offset == self.written, (
+            f"a segment was written at byte {offset} instead of at its end"
+        )
         self.parts.append(cast(bytes, data))
         self.written += len(data)
 
@@ -293,7 +295,9 @@ class DurableBench(Bench):
         """
 
         def check() -> None:
-            assert len(publisher.out) == 0, "the publisher was answered before the sync"
+            assert len(publisher.out) == 0, (
+                "a reply to the publisher was written before the sync of its message"
+            )
 
         self.disk.on_sync = check
 

@@ -293,15 +293,16 @@ def main() -> int:
     counts = measure(flows, known)
     if not known:
         print(
-            f"guard: the counts are not compared: they were recorded with Python "
-            f"{record['python']}, and this is Python {python}"
+            f"guard: the counts cannot be compared, because they were recorded with Python "
+            f"{record['python']}, and this is Python {python}: use that version, or record "
+            "the counts of this version with --write"
         )
         return 0
     missing = [flow for flow in flows if flow not in known]
     if missing:
         sys.exit(
             f"guard: {BASELINE} has no recorded count of {', '.join(missing)}; "
-            "record it with --write"
+            "record them with --write"
         )
     return compare(counts, known)
 

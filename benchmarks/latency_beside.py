@@ -124,9 +124,14 @@ def measure(chosen: argparse.Namespace, ports: dict[str, int], kind: str) -> dic
 def main() -> int:
     """Measure all rounds; print their figures, then the medians; return the exit code."""
     parser = argparse.ArgumentParser(description="Measure latencies beside a durable flow.")
-    parser.add_argument("--rounds", type=int, default=5, help="rounds [5]")
-    parser.add_argument("--seconds", type=float, default=5.0, help="length of a measurement [5]")
-    parser.add_argument("--rate", type=int, default=1_000, help="messages per second [1000]")
+    parser.add_argument("--rounds", type=int, default=5, help="number of rounds [5]")
+    parser.add_argument("--seconds", type=float, default=5.0, help="seconds per measurement [5]")
+    parser.add_argument(
+        "--rate",
+        type=int,
+        default=1_000,
+        help="messages per second of the flow whose latency is measured [1000]",
+    )
     chosen = parsed(parser)
     print(f"Trellis {trellis.__version__}, compiled: {'yes' if trellis.compiled() else 'no'}")
     print("; ".join(f"{name} {value}" for name, value in machine().items()), busy(), sep="\n")

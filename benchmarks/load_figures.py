@@ -78,7 +78,7 @@ def load(
     )
     after = spent(pid)
     if done.returncode:
-        sys.exit(f"trellis bench: {done.stderr}{done.stdout}")
+        sys.exit(f"`trellis bench load` failed: {done.stderr}{done.stdout}")
     [entry] = json.loads(done.stdout)["workloads"]
     middle = entry["median"]
     loop = (after[0] - before[0]) / (after[1] - before[1])

@@ -76,7 +76,7 @@ def cpu_seconds(arguments: list[str]) -> tuple[float, float]:
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode not in (0, 1):
-        sys.exit(f"{' '.join(command)}: exit code {process.returncode}")
+        sys.exit(f"minutes: `{' '.join(command)}` failed with exit code {process.returncode}")
     return usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
 
 

@@ -175,7 +175,7 @@ def measure(churn: Churn, minutes: float, backlog: int) -> int:
     churn.run(minutes * 45)
     last = settled(f"after {minutes:g} minutes of churn")
     limit = int(first * (1 + GROWTH_SHARE)) + GROWTH_BYTES
-    print(f"{'allowed':44}{limit / 1e6:9.1f} MB")
+    print(f"{f'allowed after {minutes:g} minutes':44}{limit / 1e6:9.1f} MB")
     churn.fill(backlog)
     measured(f"with a backlog of {backlog >> 20} MiB")
     churn.empty()

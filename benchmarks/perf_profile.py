@@ -154,7 +154,9 @@ def _sampled(workload: str, trellis: Path, running: Running, directory: Path) ->
             )
     finally:
         if load.wait():
-            sys.exit(f"profile: trellis bench load {workload} failed")
+            sys.exit(
+                f"profile: `trellis bench load {workload}` failed: run it alone to see its error"
+            )
     report = [
         "perf",
         "report",

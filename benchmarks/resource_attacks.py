@@ -177,7 +177,9 @@ async def log(attack: Attack) -> Prepared:
         await attack.depth("q", 0, 0)
         empty = time.perf_counter()
         while _log_size(attack.directory) > 64 * _MB:
-            assert time.perf_counter() < empty + PATIENCE, "the log of an empty queue stays large"
+            assert time.perf_counter() < empty + PATIENCE, (
+                "the log of the empty queue is still larger than 64 MB"
+            )
             await asyncio.sleep(0.1)
         attack.recovery = time.perf_counter() - empty
         reading.cancel()
@@ -242,12 +244,12 @@ async def pause(attack: Attack) -> Prepared:
         os.kill(attack.pid, signal.SIGCONT)
         begun = time.perf_counter()
         for at in range(_STOPPED):
-            assert (await client.packet())[0] == 0xD0, "the client was disconnected"
+            assert (await client.packet())[0] == 0xD0, "the broker did not answer a ping"
             if at == 0:
                 attack.recovery = time.perf_counter() - begun
         await asyncio.sleep(2)
         client.write(b"\xc0\x00")
-        assert (await client.packet())[0] == 0xD0, "the client was disconnected"
+        assert (await client.packet())[0] == 0xD0, "the broker did not answer a ping"
 
     return stop
 

@@ -125,7 +125,7 @@ class Storm:
             return
         answer = client.recv(64)
         if answer != ACCEPTED:
-            sys.exit(f"storm: client {len(self.spent)} was answered {answer!r} instead of CONNACK")
+            sys.exit(f"storm: client {len(self.spent)} received {answer!r} instead of CONNACK")
         del self._pending[descriptor]
         self.spent.append(time.perf_counter() - began)
         self._poll.unregister(descriptor)
@@ -204,12 +204,17 @@ def records(report: Any) -> dict[str, Any]:
 def main() -> int:
     """Measure the storms and the scrapes, and print the figures; return the exit code."""
     parser = argparse.ArgumentParser(description="Measure storms of MQTT clients that connect.")
-    parser.add_argument("--clients", type=int, default=15_000, help="clients of a storm [15000]")
     parser.add_argument(
-        "--pending", type=int, default=100, help="connections without CONNACK, at most [100]"
+        "--clients", type=int, default=15_000, help="number of clients of a storm [15000]"
     )
-    parser.add_argument("--rounds", type=int, default=3, help="storms of each kind [3]")
-    parser.add_argument("--scrapes", type=int, default=5, help="scrapes of each page [5]")
+    parser.add_argument(
+        "--pending",
+        type=int,
+        default=100,
+        help="largest number of clients that wait for CONNACK [100]",
+    )
+    parser.add_argument("--rounds", type=int, default=3, help="number of storms of each kind [3]")
+    parser.add_argument("--scrapes", type=int, default=5, help="number of scrapes of each page [5]")
     chosen = parsed(parser)
     allow_files()
     tools = Tools(trellis=chosen.trellis)

@@ -115,7 +115,7 @@ def main() -> None:
             decided = time.process_time() - begun
         rows = int(segment.end)
         print(
-            f"| {f'{count:,}' if count else 'each row another'} | {rows:,} | {spent * 1e3:.0f} | "
+            f"| {f'{count:,}' if count else 'one for each row'} | {rows:,} | {spent * 1e3:.0f} | "
             f"{spent / rows * 1e9:.0f} | {len(data):,} | {decided * 1e3:.1f} |"
         )
 

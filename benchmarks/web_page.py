@@ -92,7 +92,7 @@ class PageViewer:
         writer.close()
         head, _, rest = answer.partition(b"\r\n\r\n")
         if b" 20" not in head.split(b"\r\n")[0]:
-            raise SystemExit(f"{method} {path} was answered with {head!r} {rest[:500]!r}")
+            raise SystemExit(f"{method} {path} failed: {head!r} {rest[:500]!r}")
         return head.decode(), rest
 
     def _head(
@@ -138,7 +138,7 @@ async def connect(port: int, name: str) -> asyncio.StreamWriter:
     writer.write(bytes([0x10, len(rest)]) + rest)
     answer = await reader.readexactly(4)
     if answer[3]:
-        raise SystemExit(f"the broker refused client {name}: {answer!r}")
+        raise SystemExit(f"the broker refused client {name} with the CONNACK {answer!r}")
     return writer
 
 
@@ -273,7 +273,8 @@ async def measure(chosen: argparse.Namespace, pid: int, report: Connection) -> N
     load = PageLoad(chosen, pid, report)
     clients = await load.fill(ports)
     print(
-        f"{chosen.queues} queues, {len(clients)} clients, twice {chosen.seconds} s for each phase"
+        f"{chosen.queues} queues, {len(clients)} clients; two measurements of {chosen.seconds} s "
+        "in each phase"
     )
     for _ in range(chosen.rounds):
         await load.phase("quiet", ports["http"], 0, 0)

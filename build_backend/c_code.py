@@ -197,7 +197,10 @@ def shorten_code(directory: Path, group: str) -> None:
         if shorter != text:
             path.write_text(shorter)
     if len(imports.numbers) != 1:
-        raise ValueError(f"the imports in the C code of {directory} have an unknown form")
+        raise ValueError(
+            f"the imports in the C code of {directory} have an unknown form: use the "
+            "version of mypy that build_backend/trellis_build.py requires"
+        )
     header = directory / f"__native_internal_{group}.h"
     text, end, rest = header.read_text().rpartition("#endif")
     header.write_text(text + imports.declarations() + end + rest)

@@ -134,7 +134,10 @@ def main() -> None:
         if not file.endswith(tuple(EXTENSION_SUFFIXES))
     ]
     if interpreted:
-        sys.exit("not compiled: " + ", ".join(interpreted))
+        sys.exit(
+            f"these modules are not compiled: {', '.join(interpreted)}; install a wheel that was "
+            "built with TRELLIS_REQUIRE_COMPILED=1"
+        )
     print(f"{len(names)} modules are compiled")
 
 

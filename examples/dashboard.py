@@ -53,7 +53,7 @@ async def show(options: argparse.Namespace) -> None:
                     message = await asyncio.wait_for(anext(client.messages), 10)
                 except TimeoutError:
                     raise SystemExit(
-                        "no answer from the service within 10 s: start service.py"
+                        "no answer from the service within 10 s: check that service.py runs"
                     ) from None
                 answer = json.loads(message.payload)
                 sensor = str(message.topic).rsplit("/", 1)[1]

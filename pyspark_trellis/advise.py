@@ -203,7 +203,8 @@ def measure(
     expected = [sorted(matchers["auto"].match(topic)) for topic in some]
     for name, matcher in matchers.items():
         assert [sorted(matcher.match(topic)) for topic in some] == expected, (
-            f"the matcher {name} is wrong: it found other bindings than the matcher auto"
+            f"the matchers {name} and auto found different bindings for a topic: this is a bug of "
+            "Trellis, please report it"
         )
     parts = min(PARTS, len(topics) // PART_TOPICS) or 1
     times: dict[str, list[float]] = {name: [] for name in matchers}

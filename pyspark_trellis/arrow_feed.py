@@ -230,7 +230,7 @@ class RollupFeed:
             reason = error.strerror if isinstance(error, OSError) else error
             raise PipelineError(
                 f"{self._path} cannot be read as the output of `trellis pipeline traffic`: cannot "
-                f"read its log {log.name} ({reason}); give the directory that the option --target "
-                "of that command named"
+                f"read the list of its files in {log} ({reason}); name the directory that was the "
+                "--target of that command"
             ) from None
         return frozenset(files)

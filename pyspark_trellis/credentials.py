@@ -39,8 +39,9 @@ def credentials_of(parts: SplitResult, options: Mapping[str, str]) -> tuple[str,
     """
     if parts.password is not None:
         raise PipelineError(
-            f"the URL of {redacted(parts.geturl())} contains a password, which lists of processes "
-            f"and Spark's logs would show: remove the password from the URL, and {_ADVICE}"
+            f"the URL of the broker, {redacted(parts.geturl())}, contains a password, which lists "
+            "of processes and Spark's logs would show: remove the password from the URL, and "
+            f"{_ADVICE}"
         )
     user = (
         options.get("user")
@@ -51,9 +52,11 @@ def credentials_of(parts: SplitResult, options: Mapping[str, str]) -> tuple[str,
     password = (
         token_of(options)
         or options.get("password")
-        or first_line(options.get("passwordfile", ""))
+        or first_line(options.get("passwordfile", ""), "password", "option passwordFile")
         or os.environ.get("TRELLIS_PASSWORD")
-        or first_line(os.environ.get("TRELLIS_PASSWORD_FILE", ""))
+        or first_line(
+            os.environ.get("TRELLIS_PASSWORD_FILE", ""), "password", "TRELLIS_PASSWORD_FILE"
+        )
         or ("guest" if user == "guest" else "")
     )
     if not password:
@@ -61,11 +64,11 @@ def credentials_of(parts: SplitResult, options: Mapping[str, str]) -> tuple[str,
     return user, password
 
 
-def first_line(file: str, content: str = "password") -> str:
+def first_line(file: str, content: str, origin: str) -> str:
     """Return the first line of a file, without its end; "" if `file` is "".
 
-    Raises PipelineError if the file cannot be read. `content` names the file's content in the
-    error's text.
+    Raises PipelineError if the file cannot be read. In the error's text, `content` names the
+    file's content, and `origin` the option or environment variable that names the file.
     """
     if not file:
         return ""
@@ -74,7 +77,7 @@ def first_line(file: str, content: str = "password") -> str:
             return lines.readline().rstrip("\r\n")
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
-        raise PipelineError(f"cannot read the {content} in {file}: {reason}") from None
+        raise PipelineError(f"{origin}: cannot read the {content} in {file}: {reason}") from None
 
 
 def token_of(options: Mapping[str, str]) -> str:
@@ -82,7 +85,9 @@ def token_of(options: Mapping[str, str]) -> str:
 
     Raises PipelineError.
     """
-    return options.get("token") or first_line(options.get("tokenfile", ""), "token")
+    return options.get("token") or first_line(
+        options.get("tokenfile", ""), "token", "option tokenFile"
+    )
 
 
 def tls_context(ca_file: str) -> ssl.SSLContext:

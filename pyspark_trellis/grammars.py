@@ -15,7 +15,7 @@ def grammar_of(name: str) -> Grammar:
     """Return the grammar with this name. Raises PipelineError."""
     grammar = GRAMMARS.get(name)
     if grammar is None:
-        raise PipelineError(f"unknown grammar '{name}'; known: {', '.join(GRAMMARS)}")
+        raise PipelineError(f"unknown grammar '{name}': set {' or '.join(GRAMMARS)}")
     return grammar
 
 

@@ -210,7 +210,8 @@ def read_table(spark: SparkSession, path: str, schema: str, maker: str) -> DataF
     for field in wanted.fields:
         if field.name not in names:
             raise PipelineError(
-                f"{path} has no column '{field.name}': it was not written by `{maker}`"
+                f"{path} has no column '{field.name}', so `{maker}` has not written it: name the "
+                "directory that was the --target of that command"
             )
     return table.select(
         *[F.col(field.name).cast(field.dataType).alias(field.name) for field in wanted.fields]

@@ -178,7 +178,7 @@ def _read_bindings(arguments: argparse.Namespace) -> JobBindings:
         proposed = topology.with_subscriptions(proposed, states)
     timed = until is None and arguments.job in _BY_TIME
     bound = "; ".join(sources) if own else current.name
-    then = ", for each message as they were in the minute in which it was received" if timed else ""
+    then = "; each message is routed by the bindings of the minute of its arrival" if timed else ""
     lines = [f"bindings: {bound}{then if own else ''}"]
     for state, source in zip(states, sources, strict=True):
         subscriptions = sum(1 for _ in state.subscriptions())

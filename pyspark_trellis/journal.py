@@ -446,5 +446,5 @@ def check_whole(name: str, spans: list[JournalSpan], low: int, high: int) -> Non
     if spans[-1].high < high:
         raise lost_rows(
             f"{name} ends at offset {spans[-1].high}, before the requested end {high}: rows were "
-            "lost, or this is another journal; check its path, or start with a new checkpoint"
+            "lost, or the path names another journal; check it, or start with a new checkpoint"
         )

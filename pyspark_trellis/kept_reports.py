@@ -201,7 +201,8 @@ def text_of(report: KeptReport, differences: ReportChanges | None) -> list[str]:
     changed = _since_text(differences.before.ends_at, report.ends_at)
     had = differences.before.traffic["messages"]
     if had:
-        lines[0] += f"; {traffic['messages'] / had - 1:+.1%} messages {changed}"
+        growth = traffic["messages"] / had - 1
+        lines[0] += f"; the number of messages changed by {growth:+.1%} {changed}"
     lines += [*report.said_by, counts]
     for sign, texts, some in (("+", differences.new, "new "), ("-", differences.gone, "resolved ")):
         for kind, names in texts.items():
@@ -215,9 +216,7 @@ def text_of(report: KeptReport, differences: ReportChanges | None) -> list[str]:
     if not any([*differences.new.values(), *differences.gone.values()]):
         lines.append(f"no finding is new or resolved {changed}")
     if MOST in (len(one.findings["unroutable"]) for one in (differences.before, report)):
-        lines.append(
-            f"the comparison has only the {MOST:,} topics with the most unroutable messages"
-        )
+        lines.append(f"reports compare only the {MOST:,} topics with the most unroutable messages")
     return lines
 
 

@@ -78,8 +78,8 @@ def whatif(answer: WhatIf, compared: bool) -> None:
     )
     if answer.unknown:
         print(
-            f"the destinations of {answer.unknown:,} messages are unknown, because exchanges route "
-            "them by more than the topic"
+            f"the destinations of {answer.unknown:,} messages are unknown, because they reach an "
+            "exchange that routes by more than the topic, such as a headers exchange"
         )
     print(
         "the change breaks routing: a topic or a queue would lose all its messages"

@@ -285,7 +285,7 @@ class SinkPublisher:
         """Give up if the broker has confirmed no message for `patience` seconds."""
         if time.monotonic() - self._progress_at > self._patience:
             refused = (
-                " and refuses messages, because a queue is full: consume from it"
+                " and refuses messages, because a queue is full: consume from this queue"
                 if self.refusals
                 else ""
             )

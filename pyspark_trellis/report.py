@@ -313,7 +313,7 @@ def _audit(page: ReportPage, findings: Audit) -> None:
     )
     page.table(
         "Overlapping: two bindings to one destination that take the same topics",
-        ("key", "key", "both go to", "messages of both"),
+        ("one key", "other key", "destination of both", "messages that match both"),
         [
             (f":{each.one.key}", f":{each.other.key}", f":{each.one.destination}", each.messages)
             for each in findings.overlapping

@@ -179,7 +179,7 @@ class BatchRouter:
         exist.
         """
         if exchange not in self._host.types:
-            raise PipelineError(f"exchange '{exchange}' does not exist")
+            raise PipelineError(f"the definitions have no exchange '{exchange}'")
         if parts is None:
             every = np.arange(len(topics))
             parts = TopicParts(every, None, None)

@@ -45,8 +45,8 @@ class JvmFiles(SessionFiles):
         system = path.getFileSystem(self._configuration)
         if not system.mkdirs(path):
             raise PipelineError(
-                f"cannot create the directory {directory}: check the permissions of its parent "
-                "directory"
+                f"cannot create the directory {directory}: check that Spark may write to its "
+                "parent directory"
             )
         if name:
             system.createNewFile(self._path(directory, name))

@@ -125,7 +125,8 @@ class MessageSink:
                 )
             if kind not in allowed:
                 raise PipelineError(
-                    f"column '{name}' of a message must be {' or '.join(allowed)}, not {kind}"
+                    f"column '{name}' of a message must be {' or '.join(allowed)}, not {kind}: "
+                    "cast the column"
                 )
 
     def storage(self, directory: str = "") -> Storage:

@@ -65,7 +65,7 @@ def _field(data: bytes | bytearray, table: int, number: int) -> int:
     """Return the position in `data` of a field of the flatbuffer table at `table`."""
     vtable = table - struct.unpack_from("<i", data, table)[0]
     inside: int = struct.unpack_from("<H", data, vtable + 4 + 2 * number)[0]
-    assert inside, f"field {number} has its default value"
+    assert inside, f"the bytes lack field {number} of a table, because it has its default value"
     return table + inside
 
 

@@ -120,7 +120,8 @@ class AllowList:
     def violations(self) -> Iterator[Violation]:
         """Find incomplete entries, unused entries, and entries above the allowed number."""
         if len(self._entries) > MAX_ALLOWED:
-            yield self._violation(f"{len(self._entries)} entries; keep at most {MAX_ALLOWED}")
+            count = len(self._entries)
+            yield self._violation(f"the list has {count} entries; keep at most {MAX_ALLOWED}")
         for number, entry in enumerate(self._entries):
             text = f"entry {number + 1} (pattern {entry.get('pattern')!r})"
             if entry.get("rule") not in RULES or not (entry.get("pattern") and entry.get("reason")):
@@ -143,7 +144,7 @@ def banned_words(file: TextFile) -> Iterator[Violation]:
             if quotable and _quotes_a_specification(file, start):
                 continue
             words = " ".join(match[0].split())
-            yield file.violation(start, BANNED_WORD, f"'{words}'; write: {instead}")
+            yield file.violation(start, BANNED_WORD, f"'{words}' is banned; instead: {instead}")
 
 
 def _is_word(text: str, start: int, end: int) -> bool:
@@ -182,7 +183,9 @@ def old_names(file: TextFile) -> Iterator[Violation]:
         is_quoted = place >= 0 and match.end() <= quoted[place][1]
         if is_quoted or (file.is_python and _is_name(file, match.start())):
             yield file.violation(
-                match.start(), OLD_NAME, f"`{match[0]}`; write: {OLD_NAMES[match[0]]}"
+                match.start(),
+                OLD_NAME,
+                f"`{match[0]}` is an old name; write: {OLD_NAMES[match[0]]}",
             )
 
 
@@ -191,7 +194,8 @@ def old_modules(file: TextFile) -> Iterator[Violation]:
     if file.is_python and not file.is_test:
         name = file.path.removesuffix(".py").removesuffix("/__init__").rpartition("/")[2]
         if name in OLD_MODULES:
-            yield file.violation(0, OLD_NAME, f"module `{name}`; name it {OLD_MODULES[name]}")
+            text = f"`{name}` is an old name of a module; name the module {OLD_MODULES[name]}"
+            yield file.violation(0, OLD_NAME, text)
 
 
 def _is_name(file: TextFile, offset: int) -> bool:
@@ -212,7 +216,7 @@ def _identifier_offsets(file: TextFile) -> set[int]:
 def vague_variables(module: Module) -> Iterator[Violation]:
     """Find variables and parameters whose names do not say what their values are."""
     for name, line, column in module.bound:
-        text = f"'{name}'; name what the variable holds, for example 'queue' or 'answer'"
+        text = f"'{name}' does not tell what the variable holds; use a noun, such as 'queue'"
         offset = module.file.offset(line, column + 1)
         yield module.file.violation(offset, VAGUE_VARIABLE, text)
 
@@ -253,7 +257,7 @@ def _opening(
 ) -> Violation:
     first = text.splitlines()[0]
     column = file.lines[line - 1].find(first) + 1
-    return Violation(file.path, line, max(column, 1), rule, f"'{first}'; {advice}")
+    return Violation(file.path, line, max(column, 1), rule, f"the text '{first}' must {advice}")
 
 
 def missing_docstrings(index: PythonIndex) -> Iterator[Violation]:
@@ -291,7 +295,7 @@ def long_lines(file: TextFile) -> Iterator[Violation]:
     """Find Python lines that are too long."""
     for number, line in enumerate(file.lines if file.is_python else (), start=1):
         if len(line) > MAX_COLUMNS:
-            text = f"{len(line)} columns; write at most {MAX_COLUMNS}"
+            text = f"the line has {len(line)} columns; write at most {MAX_COLUMNS}"
             yield Violation(file.path, number, MAX_COLUMNS + 1, LINE_LENGTH, text)
 
 

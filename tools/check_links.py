@@ -187,7 +187,7 @@ def subcommands(document: Document, repository: Repository) -> Iterator[Violatio
     for start, code in _code(document):
         for match in _TRELLIS.finditer(code):
             if wrong := _unknown_word(repository.command_line, match[1].split()):
-                text = f"`trellis{match[1]}`: there is no '{wrong}'; see `trellis --help`"
+                text = f"`trellis{match[1]}`: there is no command '{wrong}'; see `trellis --help`"
                 yield document.file.violation(start + match.start(1), COMMAND, text)
 
 

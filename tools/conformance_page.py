@@ -28,7 +28,7 @@ class Version(NamedTuple):
     untested: dict[str, str]
 
 
-CLIENT = "is a rule for clients, not for brokers"
+CLIENT = "a rule for clients, not for brokers"
 TRANSPORTS = "all tests with clients use an ordered transport: TCP, TLS, WebSocket or Unix sockets"
 VERSIONS = {
     "MQTT 5": Version(
@@ -44,8 +44,8 @@ VERSIONS = {
         {
             "3.1.2-20 3.2.2-4 3.2.2-5 3.2.2-11 3.2.2-14 3.2.2-17 3.2.2-18 3.3.4-8 4.5.0-2 "
             "4.6.0-2..4 6.0.0-3": CLIENT,
-            "3.2.2-9 3.2.2-10 3.2.2-12": "does not arise: every QoS is supported",
-            "3.2.2-13": "does not arise: retained messages are supported",
+            "3.2.2-9 3.2.2-10 3.2.2-12": "the broker supports every QoS",
+            "3.2.2-13": "the broker supports retained messages",
             "4.2.0-1": TRANSPORTS,
         },
     ),
@@ -58,10 +58,10 @@ VERSIONS = {
         "4.7.1-1..3 4.7.2-1 4.7.3-1..4 4.8.0-1..2 6.0.0-1..4 7.0.0-1..2 7.1.1-1 7.1.2-1",
         {
             "3.1.2-23 3.1.3-7 3.14.4-1 4.5.0-2 6.0.0-3 7.1.2-1": CLIENT,
-            "3.2.2-6": "does not arise: each refusal has a fitting return code, or needs none",
-            "4.8.0-2": "not observable from outside: no packet meets a transient error",
+            "3.2.2-6": "each refusal has a fitting return code, or needs none",
+            "4.8.0-2": "a test cannot cause a transient error with packets",
             "7.0.0-1": "only bridges connect to other brokers, through the library paho-mqtt",
-            "7.0.0-2": "not observable: the clients in the tests use no extension",
+            "7.0.0-2": "the clients in the tests use no extension",
             "7.1.1-1": TRANSPORTS,
         },
     ),
@@ -155,12 +155,12 @@ def table(version: Version) -> str:
         for statement in listed(numbers)
     }
     wrong = [
-        f"a test names {statement_name(one)}, which is not in the specification"
+        f"a test names {statement_name(one)}, which the specification lacks: correct its number"
         for one in rows
         if one not in known
     ]
     wrong += [
-        f"{statement_name(one)} has no test, and no reason why: add one of the two"
+        f"{statement_name(one)} has no test: add a test, or the reason for its absence"
         for one in known
         if one not in rows and one not in reasons
     ]
@@ -175,7 +175,7 @@ def table(version: Version) -> str:
     )
     lines = [count, "", "| statement | tests |", "|---|---|"]
     for statement in sorted(known):
-        text = "; ".join(rows[statement]) if statement in rows else reasons[statement]
+        text = "; ".join(rows[statement]) if statement in rows else f"no test: {reasons[statement]}"
         lines.append(f"| {statement_name(statement)} | {text} |")
     return "\n".join(lines) + "\n"
 

@@ -13,7 +13,7 @@ missing() {
     echo "trellis: $1; the tests of amqtt's LDAP plugins are skipped"
     exit 0
 }
-command -v apt-get > /dev/null || missing "slapd needs Debian's packages"
+command -v apt-get > /dev/null || missing "apt-get is not on PATH, so slapd cannot be downloaded"
 libraries=$(apt-cache depends slapd | sed -n 's/.*Depends: \(lib\(ldap\|odbc\|ltdl\|perl\|wrap\)[^ ]*\)$/\1/p')
 (cd "$packages" && apt-get download -qq slapd $libraries libldap-dev libsasl2-dev > log 2>&1) ||
     missing "cannot download slapd from Debian's packages"
@@ -28,6 +28,6 @@ sed -i '1s/.*/#!\/bin\/bash/' "$directory/slapd"
 chmod +x "$directory/slapd"
 CFLAGS="-I$directory/root/usr/include" LDFLAGS="-L$lib -Wl,-rpath,$lib" "$python" -m pip install --quiet \
     --disable-pip-version-check --target "$directory/python" 'python-ldap>=3.4,<4' ||
-    missing "python-ldap cannot be compiled"
+    missing "pip cannot compile python-ldap, see above"
 touch "$directory/complete"
 echo "trellis: unpacked $(basename "$packages"/slapd_*.deb .deb), and installed python-ldap"

@@ -13,10 +13,10 @@ missing() {
     echo "trellis: $1; the tests that need RabbitMQ are skipped"
     exit 0
 }
-command -v apt-get > /dev/null || missing "RabbitMQ needs Debian's packages"
+command -v apt-get > /dev/null || missing "apt-get is not on PATH, so RabbitMQ cannot be downloaded"
 # The packages that apt would install here: RabbitMQ, and the parts of Erlang and the libraries that this machine lacks.
 names=$(apt-get install --simulate --no-install-recommends rabbitmq-server 2> /dev/null | sed -n 's/^Inst \([^ ]*\).*/\1/p')
-[ -n "$names" ] || missing "Debian's packages have no rabbitmq-server (apt-get update)"
+[ -n "$names" ] || missing "apt-get finds no package rabbitmq-server (run apt-get update)"
 (cd "$packages" && apt-get download -qq $names > log 2>&1) || missing "cannot download RabbitMQ from Debian's packages"
 rm -rf "$directory"
 mkdir -p "$directory"

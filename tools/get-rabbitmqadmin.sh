@@ -8,7 +8,7 @@ file=$1
 directory=$(mktemp -d)
 trap 'rm -rf "$directory"' EXIT
 if ! command -v apt-get > /dev/null || ! (cd "$directory" && apt-get download -qq rabbitmq-server > log 2>&1); then
-    echo "trellis: cannot download rabbitmqadmin from Debian's packages; its tests are skipped, unless rabbitmqadmin is on PATH"
+    echo "trellis: cannot download rabbitmqadmin from Debian's packages; if it is not on PATH either, its tests are skipped"
     exit 0
 fi
 dpkg-deb --fsys-tarfile "$directory"/rabbitmq-server_*.deb > "$directory/tar"

@@ -279,7 +279,7 @@ def metrics() -> str:
     rows = []
     for name, instead in METRICS:
         here = f"`{name}`" in known
-        assert here or instead, f"{name} is not in docs/metrics.md: name its substitute"
+        assert here or instead, f"docs/metrics.md lacks {name}: name its substitute in METRICS"
         rows.append((f"`{name}`", EQUAL if here else "missing", "" if here else instead))
     lost = [(f"`{label}`", f"`{names}`", reason) for label, names, reason in LOST_LABELS]
     return "\n".join(

@@ -10,7 +10,7 @@ spark=$4
 
 set -- "$wheels"/trellis_broker-*.whl
 if [ "$#" -ne 1 ] || [ ! -e "$1" ]; then
-    echo "pipeline-build.sh: $wheels must hold exactly one file trellis_broker-*.whl" >&2
+    echo "pipeline-build.sh: the directory $wheels must have exactly one file trellis_broker-*.whl" >&2
     exit 1
 fi
 "$directory/bin/python" -m pip install --no-cache-dir --quiet "$1[pipeline]"

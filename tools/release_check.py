@@ -192,7 +192,7 @@ def main() -> None:
 
     pure = build_wheel(sys.executable, source, TARGET / "new", "TRELLIS_PURE")
     if not pure.name.endswith("-none-any.whl"):
-        sys.exit(f"release-check: the uncompiled wheel {pure.name} is not for every platform")
+        sys.exit(f"release-check: the uncompiled wheel {pure.name} must be for every platform")
     try_wheel(sys.executable, pure, compiled=False)
     print(f"{pure.name}: {pure.stat().st_size} bytes, the uncompiled broker served")
 

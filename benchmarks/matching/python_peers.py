@@ -23,7 +23,7 @@ from trellis.bench.matching import step
 def filter_of(pattern: str) -> str:
     """Convert an AMQP pattern to an MQTT filter. Raises Unable if `#` is not the last word."""
     if "#" in pattern[:-1]:
-        raise Unable("MQTT permits `#` only at the end")
+        raise Unable("MQTT permits `#` only at the end of a pattern")
     return pattern.replace(".", "/").replace("*", "+")
 
 

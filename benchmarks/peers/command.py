@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"peers: {error}", file=sys.stderr)
         return 2 if isinstance(error, ValueError) else 1
     except KeyboardInterrupt:
-        print("peers: interrupted; completed rounds are in the results", file=sys.stderr)
+        print("peers: interrupted; the results file has the completed rounds", file=sys.stderr)
         return 130
 
 
@@ -76,7 +76,7 @@ def _parser() -> argparse.ArgumentParser:
         type=float,
         default=LENGTH,
         metavar="S",
-        help=f"length of one measurement [{LENGTH:g}]",
+        help=f"seconds of one measurement [{LENGTH:g}]",
     )
     effort.add_argument(
         "--minutes",
@@ -101,7 +101,7 @@ def _parser() -> argparse.ArgumentParser:
         help="show what would be measured and how long it takes",
     )
     run.add_argument(
-        "--name", default="peers", help="NAME in the name of the default file of --output [peers]"
+        "--name", default="peers", help="last part of the default name of the results file [peers]"
     )
     run.add_argument(
         "--output",
@@ -164,7 +164,7 @@ def _names(text: str) -> tuple[str, ...]:
 def _positive(text: str) -> int:
     number = int(text)
     if number < 1:
-        raise argparse.ArgumentTypeError(f"must be positive, not {number}")
+        raise argparse.ArgumentTypeError(f"the number must be at least 1, not {number}")
     return number
 
 
@@ -174,7 +174,9 @@ def tools(trellis: Path | None) -> Tools:
     Raises ValueError if `trellis` is given and is not a file.
     """
     if trellis is not None and not trellis.is_file():
-        raise ValueError(f"--trellis: {trellis} is not a file")
+        raise ValueError(
+            f"--trellis: {trellis} is not a file; name the installed command `trellis`"
+        )
     # Symbolic links are not resolved: the environment's Python is beside the command, not beside
     # the link's target.
     candidates = (
@@ -211,7 +213,7 @@ def _run(arguments: argparse.Namespace) -> int:
     wanted, cases = chosen(arguments.peers, installed), workloads.chosen(arguments.workloads)
     peers = [peer for peer in wanted if not _skipped(peer)]
     if arguments.require and len(peers) < len(wanted):
-        raise Failed("--require: not all chosen peers are installed, see the lines above")
+        raise Failed("--require: a chosen peer is not installed, see the lines above")
     if not peers:
         raise Failed("none of the chosen peers is installed, see the lines above")
     with tempfile.TemporaryDirectory(

@@ -91,7 +91,7 @@ class BenchLoad:
         except ValueError:
             lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
             raise Failed(
-                f"the load tool gave no result: {lines[-1].removeprefix('trellis: ')}"
+                f"the load tool printed no result: {lines[-1].removeprefix('trellis: ')}"
             ) from None
         if document["format"] != FORMAT:
             raise Failed(
@@ -111,7 +111,7 @@ def figures(result: dict[str, Any]) -> Figures:
     if error.startswith(_WRONG):
         raise WrongPeerAnswer(error.removeprefix(_WRONG))
     if error.startswith(_MISSING):
-        raise WrongPeerAnswer(f"messages missing: {error}")
+        raise WrongPeerAnswer(f"messages are missing: {error}")
     if error:
         raise Failed(error)
     [measured] = result["rounds"]

@@ -72,6 +72,6 @@ def between(document: str, words: str, name: str, part: str = RESULTS) -> str:
     _, end, tail = rest.partition(closing)
     if not begin or not end or opening in rest or closing in head or closing in tail:
         raise ValueError(
-            f"{name} needs the lines {opening} and {closing}, once each, in this order"
+            f"{name} must have the lines {opening} and {closing}, once each and in this order"
         )
     return f"{head}{opening}\n\n{words}\n{closing}{tail}"

@@ -102,7 +102,10 @@ def read(path: Path) -> Results:
     """Read results from a file. Raises ValueError if the file has another format."""
     document = json.loads(path.read_text())
     if not isinstance(document, dict) or document.pop("format", None) != FORMAT:
-        raise ValueError(f"{path} has no results of format {FORMAT}")
+        raise ValueError(
+            f"{path} has no results of format {FORMAT}: name a file that this version of "
+            "`peers run` has written"
+        )
     document["peers"] = {
         name: About(**{**about, "settings": tuple(about["settings"])})
         for name, about in document["peers"].items()

@@ -118,7 +118,7 @@ def calibrate(plan: PeerPlan, load: Load, tell: Callable[[str], None]) -> None:
         mine = [each for each in paced if each.half == reference]
         if peer is None:
             tell(
-                f"{reference} is not measured, so half of its rate is unknown; left out: "
+                f"{reference} is not measured, so half of its rate is unknown; workloads left out: "
                 f"{', '.join(each.name for each in mine)}"
             )
             left_out |= {each.name for each in mine}
@@ -127,7 +127,7 @@ def calibrate(plan: PeerPlan, load: Load, tell: Callable[[str], None]) -> None:
             _calibrate_with(peer, mine, plan, load, tell)
         except (Failed, WrongPeerAnswer) as error:
             tell(
-                f"the rate of {peer.title} is unknown ({_first_line(error)}); left out: "
+                f"the rate of {peer.title} is unknown ({_first_line(error)}); workloads left out: "
                 f"{', '.join(each.name for each in mine)}"
             )
             left_out |= {each.name for each in mine if each.name not in plan.rates}

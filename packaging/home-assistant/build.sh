@@ -19,4 +19,4 @@ if [ -n "$wheel" ]; then
 else
     TRELLIS_PURE=1 ${PIP:-python3 -m pip} wheel --quiet --no-deps --wheel-dir "$target/wheels" "$here/../.."
 fi
-echo "app in $target: $(ls "$target/wheels")"
+echo "copied the app to $target, with the wheel $(ls "$target/wheels")"

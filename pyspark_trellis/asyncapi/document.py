@@ -313,7 +313,7 @@ class _Writer:
         self, channel: str, messages: dict[str, Document], subscribed: list[BoundQueue]
     ) -> None:
         filters = list(dict.fromkeys(f"`{each.key}`" for each in subscribed))
-        text = f"MQTT subscriptions: {len(subscribed):,}, with the filter {_shortened(filters)}."
+        text = f"MQTT subscriptions: {len(subscribed):,}. Filters: {_shortened(filters)}."
         self._add_operation("receive", channel, messages, text, None)
 
     def _add_operation(

@@ -96,7 +96,7 @@ def servers_part(
 
 def security_part() -> Document:
     """Return the security schemes: user and password."""
-    return {_SCHEME: {"type": "userPassword", "description": "A user of the broker."}}
+    return {_SCHEME: {"type": "userPassword", "description": "Name and password of a user."}}
 
 
 def parameters_part(template: Template, separator: str, examples: bool) -> Document:
@@ -108,7 +108,7 @@ def parameters_part(template: Template, separator: str, examples: bool) -> Docum
         if parameter.values:
             entry["description"] = f"Number of different values observed: {parameter.values:,}."
         if last:
-            entry["description"] = "One or several levels."
+            entry["description"] = "One or several levels of the topic."
         if examples and parameter.examples:
             entry["examples"] = [
                 swap(text) if separator == "/" else text for text in parameter.examples

@@ -504,7 +504,7 @@ def test_a_report_puts_tables_and_charts_into_a_document(tmp_path: Path) -> None
     assert all(f"(page/{name})" in text for name in pictures)
     document.write_text("no marks")
     done = subprocess.run(report, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 2 and "needs the lines" in done.stderr
+    assert done.returncode == 2 and "must have the lines" in done.stderr
     assert document.read_text() == "no marks"
 
 

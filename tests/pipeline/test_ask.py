@@ -327,7 +327,7 @@ def test_an_empty_journal_has_answers(tmp_path: Path, capsys: pytest.CaptureFixt
         ),
         (
             ["traffic", "--traffic", "{place}/journal"],
-            "cannot read its log _spark_metadata (No",
+            "cannot read the list of its files in {place}/journal/_spark_metadata (No",
         ),
         (["traffic", "--traffic", "x", "--since", "1h"], "--since and --until cannot be"),
         (

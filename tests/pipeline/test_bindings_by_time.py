@@ -328,7 +328,7 @@ def test_a_binding_is_dead_if_no_message_matched_it_while_it_existed(tmp_path: P
         ("early.x", 1),
         ("late.x", 1),
     ]
-    assert "for each message as they were in the minute" in about.sources[0]
+    assert "routed by the bindings of the minute" in about.sources[0]
     assert question(tmp_path, "audit", "--as-of", "2026-03-01T12:06").splits is None
 
 

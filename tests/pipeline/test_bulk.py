@@ -175,5 +175,5 @@ def test_a_column_is_asked_for_one_pattern_in_the_jvm(spark: SparkSession) -> No
 def test_an_invalid_pattern_is_named() -> None:
     with pytest.raises(PipelineError, match=r"invalid pattern 'a/#/b': '#' must be the last level"):
         matches("topic", "a/#/b", "mqtt")
-    with pytest.raises(PipelineError, match="unknown grammar 'xmpp'; known: amqp, mqtt"):
+    with pytest.raises(PipelineError, match="unknown grammar 'xmpp': set amqp or mqtt"):
         matches("topic", "a", "xmpp")

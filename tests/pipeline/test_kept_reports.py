@@ -89,7 +89,8 @@ def test_a_report_shows_what_has_changed_since_the_report_before(reports: Report
     text = reports.run("--until", "2026-03-03T12:00", "--check", code=1)
     lines = text.splitlines()
     assert lines[0].endswith(
-        "UTC: 3 messages of 3 topics, 2 unroutable; +0.0% messages since yesterday"
+        "UTC: 3 messages of 3 topics, 2 unroutable; "
+        "the number of messages changed by +0.0% since yesterday"
     )
     assert lines[-8:] == [
         "2 new dead bindings since yesterday",

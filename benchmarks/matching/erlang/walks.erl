@@ -41,11 +41,11 @@ lines(Line, Key) ->
 do(_, <<"about">>, _) -> ["{\"version\": \"Erlang/OTP ", erlang:system_info(otp_release), "\"}"];
 do(Name, Kind, Line) when Kind =:= <<"workload">>; Kind =:= <<"memory">> ->
     case Name =:= emqx andalso lists:any(fun within/1, lines(Line, "patterns")) of
-        true -> "{\"unable\": \"MQTT has no `#` but at the end\"}";
+        true -> "{\"unable\": \"MQTT permits `#` only at the end of a pattern\"}";
         false when Kind =:= <<"memory">> -> memory(Name, Line);
         false -> workload(Name, Line)
     end;
-do(_, _, _) -> "{\"unable\": \"is written for lookups and memory only\"}".
+do(_, _, _) -> "{\"unable\": \"walks.erl measures only lookups and memory\"}".
 
 %% True if a `#` is not the last word.
 within(Pattern) -> binary:match(Pattern, <<"#.">>) =/= nomatch.

@@ -54,7 +54,7 @@ def _all(results: MatchingResults) -> Iterator[tuple[str, str, str, list[Panel]]
         yield (
             name,
             f"Threads, {ratio}",
-            "milliseconds until all are done",
+            "milliseconds until all workers have ended",
             _panels(results, keys, "ms"),
         )
     yield (

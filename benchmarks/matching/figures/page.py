@@ -358,7 +358,7 @@ def _claims(results: MatchingResults) -> Iterator[str]:
             "1",
             "the inverted bitmap takes 4.5 × the memory of the optimized bitmap",
             over(memory_of("bitmap-fixed", hot), memory_of("bitmap", hot))
-            + " (the article's 1,000 subscriptions, one topic known)",
+            + " (the article's 1,000 subscriptions, before the first lookup)",
         ],
         [
             "3",
@@ -388,7 +388,7 @@ def _claims(results: MatchingResults) -> Iterator[str]:
         ],
         [
             "5",
-            "a DFA needs no backtracking and more memory than the trie",
+            "a DFA needs no backtracking, but more memory than the trie",
             over(lookup("trie", "iot", 10_000), lookup("dfa", "iot", 10_000))
             + " as fast, "
             + over(
@@ -409,7 +409,7 @@ def _contenders(results: MatchingResults) -> str:
             about.title,
             about.idea,
             about.origin,
-            f"not here: {about.missing}" if about.missing else about.version,
+            f"not measured: {about.missing}" if about.missing else about.version,
         ]
         for name, about in results.contenders.items()
     ]

@@ -48,7 +48,7 @@ type request struct {
 
 type answer map[string]any
 
-var errUnable = errors.New("has no `#`, or none but at the end")
+var errUnable = errors.New("NATS permits `#` only at the end of a pattern")
 
 func main() {
 	if len(os.Args) != 2 || makers[os.Args[1]] == nil {
@@ -96,7 +96,7 @@ func do(name string, query request) answer {
 	case "churn":
 		return churn(makers[name](), patterns, lines(query.Topics), lines(query.Further), query)
 	}
-	return answer{"unable": "knows no such request"}
+	return answer{"unable": "unknown request " + query.Kind}
 }
 
 // able returns true if the matcher's grammar has the pattern: NATS has `#` at the end only.

@@ -137,7 +137,7 @@ def main() -> None:
         cache.invalidate(pattern, AMQP)
         print(
             f"    {pattern:24} {(time.perf_counter_ns() - start) / 1e6:.2f} ms, {cache.dropped:,} "
-            "dropped"
+            "topics dropped"
         )
 
 

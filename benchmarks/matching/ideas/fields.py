@@ -76,7 +76,7 @@ def main() -> None:
                 assert answers == expected, name
                 ways[name] = partial(ask, matcher, some[:200] or messages[:2])
             average = sum(map(len, expected)) / len(expected)
-            time_ways(f"{workload.__name__} {size:,}, {average:.1f} found", ways)
+            time_ways(f"{workload.__name__} {size:,}, {average:.1f} matches per message", ways)
 
 
 if __name__ == "__main__":

@@ -230,10 +230,8 @@ def bloom() -> None:
 
         time_ways(f"Bloom filter, {name}", {"trie": alone, "filter, then trie": behind})
     wild = devices(10_000)[0]
-    print(
-        "    with all patterns the filter is "
-        f"{'off: some have a wildcard in the first two words' if Bloom(wild).open else 'on'}"
-    )
+    off = "off, because some patterns have a wildcard in the first two words"
+    print(f"    with all patterns the filter is {off if Bloom(wild).open else 'on'}")
 
 
 def words_match(wanted: list[str], words: list[str]) -> bool:

@@ -49,7 +49,7 @@ func publish(channel *amqp.Channel, number int) error {
 	defer cancel()
 	confirmed, err := confirm.WaitContext(within)
 	if err == nil && !confirmed {
-		err = errors.New("not confirmed")
+		err = errors.New("the broker did not confirm the message")
 	}
 	return err
 }

@@ -56,7 +56,7 @@ def main() -> int:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="addon", description=__doc__)
-    parser.add_argument("--user", type=int, help="run the broker as this user and group")
+    parser.add_argument("--user", type=int, help="number (uid) of the user and group of the broker")
     parser.add_argument("--supervisor", default="http://supervisor", metavar="URL")
     for name, folder in (("data", "/data"), ("ssl", "/ssl"), ("run", "/run/trellis")):
         parser.add_argument(f"--{name}", type=Path, default=Path(folder), metavar="DIR")

@@ -83,7 +83,7 @@ def read_options(file: Path) -> Options:
         if names.count(login.username) > 1:
             raise OptionsError(f"logins: '{login.username}' occurs twice; remove one login")
         if not login.username or not login.password:
-            raise OptionsError(f"logins: '{login.username}' needs a user name and a password")
+            raise OptionsError(f"logins: login '{login.username}' needs a user name and a password")
     return options
 
 
@@ -129,11 +129,14 @@ def _copy_certificates(options: Options, folders: Folders) -> dict[str, Path]:
     names = {"certificate": options.certfile, "key": options.keyfile}
     if options.require_certificate:
         if not options.cafile:
-            raise OptionsError("require_certificate needs the option cafile")
+            raise OptionsError("require_certificate needs the option cafile, which is empty")
         names["ca"] = options.cafile
     if not (folders.ssl / options.certfile).is_file():
         if options.require_certificate:
-            raise OptionsError(f"certfile: {folders.ssl / options.certfile} does not exist")
+            raise OptionsError(
+                f"certfile: {folders.ssl / options.certfile} does not exist, and "
+                "require_certificate needs it"
+            )
         return {}
     copies: dict[str, Path] = {}
     for setting, name in names.items():

@@ -98,7 +98,7 @@ class Supervisor:
                 raise SupervisorRefusal(reason) from None
             raise OSError(reason) from None
         except http.client.HTTPException as error:
-            raise OSError(f"{method} {path}: broken answer: {error!r}") from None
+            raise OSError(f"{method} {path}: the answer is not valid HTTP: {error!r}") from None
 
 
 def _login(user: str, passwords: Mapping[str, str]) -> dict[str, str]:
