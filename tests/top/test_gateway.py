@@ -67,12 +67,12 @@ async def test_a_process_without_requests_ends_after_a_while() -> None:
         (
             (8, 2),
             ["2001:db8::1", "2001:db8::2", "2001:db8::3"],
-            "too many connections from this address: raise http.address_connections",
+            "the address has 2 connections: raise http.address_connections",
         ),
         (
             (2, 8),
             ["192.0.2.1", "192.0.2.2", "192.0.2.3"],
-            "all connections in use: raise http.connections",
+            "all 2 HTTP connections are in use: raise http.connections",
         ),
     ],
 )

@@ -169,8 +169,8 @@ async def test_a_user_whose_rights_end_moves_no_further(broker: Running) -> None
         ("none/move", {"queue": "r"}, 404, "no queue 'none'"),
         ("rows/move", {"queue": "r"}, 400, "the queue is a stream"),
         ("q/move", {"queue": "r", "rate": -1}, 400, "'rate' must be a number"),
-        ("q/move", {"queue": "r", "count": "x"}, 400, "'count' must be a number from 0 to"),
-        ("q/redrive", {"dry_run": 3}, 400, "'dry_run' must be true or false"),
+        ("q/move", {"queue": "r", "count": "x"}, 400, "'count' must be a whole number from 0 to"),
+        ("q/redrive", {"dry_run": 3}, 400, "the field 'dry_run' must be true or false"),
     ],
 )
 async def test_wrong_moves_are_refused(

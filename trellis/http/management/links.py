@@ -128,7 +128,7 @@ def check_parameter(call: Call, component: str, vhost: str, name: str, value: ob
         for entry in (value if isinstance(value, list) else ())
     ):
         call.require_administrator(
-            f"entries of a {UPSTREAM_SET} that replace keys of their upstream, such as its uri,"
+            f"set entries of a {UPSTREAM_SET} that replace keys of their upstream, such as its uri"
         )
     try:
         if component == contract.SHOVEL:
@@ -142,12 +142,13 @@ def check_parameter(call: Call, component: str, vhost: str, name: str, value: ob
     uris = [parse_uri(uri) for uri in (*link.source.uris, *link.target.uris)]
     if any(not uri.host and uri.user is None for uri in uris):
         call.require_administrator(
-            "federation upstreams, and shovels that connect to this broker without a user name "
-            "(with one: amqp://USER:PASSWORD@/VHOST),"
+            "set federation upstreams, and shovels that connect to this broker without a user name "
+            "(a URI with a user name is amqp://USER:PASSWORD@/VHOST)"
         )
     for user, _ in (uri.login for uri in uris):
         account = call.node.accounts.find_account(user, proven=False)
         if account is not None and account.loopback_only:
             call.require_administrator(
-                f"shovels with the user '{user}', who may log in here from this machine only,"
+                f"set shovels with the user '{user}', who may log in to this broker only from its "
+                "own machine"
             )

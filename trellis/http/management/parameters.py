@@ -80,7 +80,9 @@ def _target(call: Call) -> tuple[str, VirtualHost, str]:
             f"a global parameter: /api/global-parameters/{quote(name, '')}"
         )
     if component in ELSEWHERE:
-        raise bad_request(f"component '{component}' has a path of its own: {ELSEWHERE[component]}")
+        raise bad_request(
+            f"parameters of the component '{component}' have another path: {ELSEWHERE[component]}"
+        )
     return component, call.require_entry(call.vhost(vhost)), name
 
 
@@ -98,7 +100,7 @@ def _named(call: Call) -> tuple[str, VirtualHost, str]:
 def _value(call: Call) -> Any:
     row = call.body()
     if "value" not in row:
-        raise bad_request("'value' is missing")
+        raise bad_request("the field 'value' of the body is missing")
     return row["value"]
 
 
