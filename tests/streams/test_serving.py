@@ -204,7 +204,7 @@ async def test_segments_are_served_as_they_stand(served: Served) -> None:
             "/api/streams/segments?queue=plain",
             "guest:guest",
             404,
-            "no stream 'plain' in vhost '/': the queue 'plain' is not a stream",
+            "there is no stream 'plain' in vhost '/': the queue 'plain' is not a stream",
         ),
         ("/api/streams/segment?queue=s", "guest:guest", 400, "segment=NAME is missing"),
         (

@@ -301,7 +301,7 @@ def find_stream(broker: Broker, identity: Identity, query: Mapping[str, str]) ->
     if not isinstance(queue, StreamQueue):
         raise StreamRefusal(
             404,
-            f"no stream '{name}' in vhost '{vhost}'"
+            f"there is no stream '{name}' in vhost '{vhost}'"
             + ("" if queue is None else f": the queue '{name}' is not a stream"),
         )
     return queue

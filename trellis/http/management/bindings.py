@@ -202,7 +202,7 @@ async def _find_binding(call: Call) -> tuple[VirtualHost, Exchange, Binding, str
             if work.over:
                 await work.pause()
     raise not_found(
-        f"no binding with the properties_key '{call.path_parameters[3]}' between exchange "
+        f"there is no binding with the properties_key '{call.path_parameters[3]}' between exchange "
         f"'{source.name}' and {kind} '{target.name}' in vhost '{vhost.name}'"
     )
 

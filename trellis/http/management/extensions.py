@@ -41,7 +41,7 @@ async def delayed(call: Call) -> Listing:
 
 async def _rows(call: Call, kind: str) -> Listing:
     if kind not in listings.KINDS:
-        raise not_found(f"there is no list '{kind}'; known are {', '.join(listings.KINDS)}")
+        raise not_found(f"there is no list '{kind}'; the lists are {', '.join(listings.KINDS)}")
     if kind in listings.ADMINISTRATOR_KINDS:
         call.require_administrator(f"list the {kind}")
     if kind in listings.MONITORING_KINDS and not call.sees_everything:

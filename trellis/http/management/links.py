@@ -80,7 +80,7 @@ async def delete_shovel(call: Call) -> Empty:
     vhost = call.require_entry(call.vhost(call.path_parameters[0]))
     name = call.path_parameters[1]
     if (contract.SHOVEL, name) not in vhost.parameters.values:
-        raise not_found(f"no shovel '{name}' in vhost '{vhost.name}'")
+        raise not_found(f"there is no shovel '{name}' in vhost '{vhost.name}'")
     await call.make_durable(lambda ticket: vhost.parameters.clear(contract.SHOVEL, name, ticket))
     return Empty()
 

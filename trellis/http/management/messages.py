@@ -319,7 +319,9 @@ async def publish(call: Call) -> Row:
     )
     if call.broker.alarms.on:
         reason = call.broker.alarms.reason
-        raise ApiRefusal(503, "busy", f"publishers are blocked: {reason}; try again later")
+        raise ApiRefusal(
+            503, "busy", f"publishers are blocked, because the broker is {reason}; try again later"
+        )
     publication = _PUBLISH + _name("exchange", exchange) + _name("routing key", key) + _MANDATORY
     async with call.slice() as work:
         client = DirectClient(call, vhost, work)

@@ -203,7 +203,9 @@ async def replay(call: Call) -> Row:
         vhost.exchange(exchange.decode())
     if call.broker.alarms.on:
         reason = call.broker.alarms.reason
-        raise ApiRefusal(503, "busy", f"publishers are blocked: {reason}; try again later")
+        raise ApiRefusal(
+            503, "busy", f"publishers are blocked, because the broker is {reason}; try again later"
+        )
     cursor = StreamCursor(stream, first)
     await fetch_rows(call, stream.local, first, end - first)
     published = refused = too_long = 0
