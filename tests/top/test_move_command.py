@@ -163,7 +163,7 @@ async def test_a_user_whose_rights_end_moves_no_further(broker: Running) -> None
     [
         ("q/move", {}, 400, "give either 'queue', or 'exchange'"),
         ("q/move", {"queue": "r", "exchange": "amq.topic"}, 400, "give either"),
-        ("q/move", {"queue": "q"}, 400, "in queue 'q' already"),
+        ("q/move", {"queue": "q"}, 400, "queue 'q' is the source of the move"),
         ("q/move", {"queue": "none"}, 404, "no queue 'none'"),
         ("q/move", {"exchange": "none"}, 404, "no exchange 'none'"),
         ("none/move", {"queue": "r"}, 404, "no queue 'none'"),

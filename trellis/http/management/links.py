@@ -149,6 +149,6 @@ def check_parameter(call: Call, component: str, vhost: str, name: str, value: ob
         account = call.node.accounts.find_account(user, proven=False)
         if account is not None and account.loopback_only:
             call.require_administrator(
-                f"set shovels with the user '{user}', who may log in to this broker only from its "
-                "own machine"
+                f"set shovels with the user '{user}', who may log in only from the machine of this "
+                "broker"
             )
