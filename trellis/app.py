@@ -131,8 +131,8 @@ def open_data_directory(settings: Settings) -> Path | None:
         directory = settings.data.directory
     except RuntimeError as error:
         raise SettingsError(
-            f"data.dir: {error}; set data.dir (TRELLIS_DATA_DIR, --data-dir), "
-            "or :memory: to store nothing"
+            "data.dir: the home directory of this user is unknown; set data.dir (TRELLIS_DATA_DIR, "
+            "--data-dir) to an absolute path, or to :memory: to store nothing"
         ) from error
     if directory is None:
         return None

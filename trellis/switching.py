@@ -87,7 +87,9 @@ class Switching:
         continues to its end. A switch that is broken off could leave the node frozen.
         """
         if self._is_leaving:
-            raise ReplicationError("this node is stopping, and hands the log over by itself")
+            raise ReplicationError(
+                "the switch is not needed: this node is stopping, and hands the log over anyway"
+            )
         task = self._start(self._hand_over_and_end(wanted))
         try:
             return await asyncio.shield(task)
@@ -151,7 +153,7 @@ class Switching:
             task.cancel()
         await asyncio.wait(tasks)
         raise ReplicationError(
-            "a second signal ended the handover"
+            "a second signal ended the handover of the log"
             if hurry.is_set()
             else f"the log could not be handed over within {seconds:g} s"
         )

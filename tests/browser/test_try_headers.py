@@ -39,7 +39,7 @@ def test_a_binding_of_a_headers_exchange_is_tried(
     page.do("click", selector="#try form button")
     page.do("wait", selector="#try li", text="x-match=all kind=order number=3")
     page.do("click", selector="#try button.main")
-    page.do("wait", selector="#try p", text="Tried on 1 topic with 6 messages of the last")
+    page.do("wait", selector="#try p", text="tried on 1 topic with 6 messages of the last")
     page.do("wait", selector="#try tr", text="queue orders" + "gains" + "1" + "1")
     page.do("wait", selector="#try .command", text="orders x-match=all kind=order number=3")
     page.check("try-headers", width)

@@ -115,7 +115,9 @@ def test_stop_cancels_a_switch_that_does_not_go_on(switched: Switched, program: 
     else:
         switch(switched.first)
         switched.terminate()
-        wait_for_line(switched.first, 'cluster_left reason="a second signal ended the handover"')
+        wait_for_line(
+            switched.first, 'cluster_left reason="a second signal ended the handover of the log"'
+        )
     wait_for_line(switched.first, "stopped aborted=")
     switched.server.lists.set()
     assert switched.first.process.wait(PATIENCE) == DONE

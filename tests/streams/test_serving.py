@@ -184,7 +184,7 @@ async def test_segments_are_served_as_they_stand(served: Served) -> None:
             "/api/streams/segment?queue=s&segment=0000000009-00000000000000000000.arrow",
             "guest:guest",
             410,
-            "the first offset is 0",
+            "the stream begins at offset 0",
         ),
         ("/api/streams/segments?queue=s&offset=x", "guest:guest", 400, "must be a number"),
         ("/api/streams/segments", "guest:guest", 400, "queue=NAME is missing"),
@@ -204,7 +204,7 @@ async def test_segments_are_served_as_they_stand(served: Served) -> None:
             "/api/streams/segments?queue=plain",
             "guest:guest",
             404,
-            "no stream 'plain' in vhost '/': this queue is of another type",
+            "there is no stream 'plain' in vhost '/': the queue 'plain' is not a stream",
         ),
         ("/api/streams/segment?queue=s", "guest:guest", 400, "segment=NAME is missing"),
         (

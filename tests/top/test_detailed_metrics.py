@@ -118,7 +118,7 @@ async def test_the_help_text_names_the_unknown_families_and_the_known_ones(
         return body.decode()
 
     text = await scraped("family=queue_metrics&family=ha")
-    help_of = "Number of families that the query names and that do not exist."
+    help_of = "Number of metric families that the query names and that do not exist."
     assert f"# HELP {name} {help_of}\n" not in text and " Unknown: 'ha'. Known: " in text
     assert all(family in text for family in detailed.FAMILIES)
     hostile = "&".join(f"family=%0A%23{number}%22%5C%ff" + "x" * 99 for number in range(40))

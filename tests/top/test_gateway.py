@@ -67,12 +67,12 @@ async def test_a_process_without_requests_ends_after_a_while() -> None:
         (
             (8, 2),
             ["2001:db8::1", "2001:db8::2", "2001:db8::3"],
-            "too many connections from this address: raise http.address_connections",
+            "the address has 2 connections: raise http.address_connections",
         ),
         (
             (2, 8),
             ["192.0.2.1", "192.0.2.2", "192.0.2.3"],
-            "all connections in use: raise http.connections",
+            "all 2 HTTP connections are in use: raise http.connections",
         ),
     ],
 )
@@ -355,7 +355,10 @@ async def test_a_body_that_does_not_come_ends_the_request_and_frees_the_broker(
     await client.send(head.encode())
     status, _, body = await response(client)
     assert (status, json.loads(body)["error"]) == (503, "timeout")
-    assert "0.5 s (limits.handshake)" in json.loads(body)["reason"]
+    assert json.loads(body)["reason"] == (
+        "the body of the request did not arrive within 0.5 s (limits.handshake), so the request "
+        "has changed nothing: send the request again"
+    )
     client.close()
     server = gateway_of(broker).server
     assert server is not None

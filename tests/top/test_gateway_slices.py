@@ -117,7 +117,7 @@ async def test_definitions_are_imported_in_slices(broker: Running) -> None:
     assert report["refused"] == [
         "parameters[0]: the entry must be a JSON object",
         "queues[1000] 'q1000': lacks the field 'vhost'",
-        "queues: row 3000 has 65591 bytes, more than 65536",
+        "queues: entry 3000 (counted from 0) has 65591 bytes; the limit is 65536 bytes",
         "bindings: the section must be a list",
     ]
     assert server._backend.slices.taken - before > 5

@@ -41,13 +41,13 @@ PAGES: Final = {
     "/": (
         404,
         (
-            b"no such path; the paths are /healthz, /metrics, /metrics/detailed, "
+            b"there is no path '/'; the paths are /healthz, /metrics, /metrics/detailed, "
             b"/metrics/per-object, /readyz\n"
         ),
     ),
-    "/metrics/": (404, b"no such path"),
-    "/api/queues": (404, b"no such path"),
-    "*": (404, b"no such path"),
+    "/metrics/": (404, b"there is no path '/metrics/'; "),
+    "/api/queues": (404, b"there is no path '/api/queues'; "),
+    "*": (404, b"there is no path '*'; "),
 }
 
 

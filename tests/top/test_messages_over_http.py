@@ -133,7 +133,7 @@ async def test_a_full_queue_and_an_alarm_refuse_until_they_are_over(broker: Runn
         ({"properties": {"expiration": "soon"}}, 400, "invalid expiration"),
         ({"payload": "!", "payload_encoding": "base64"}, 400, "'payload' must be base64"),
         ({"payload_encoding": "rot13"}, 400, "must be string or base64"),
-        ({"payload": 7}, 400, "'payload' must be a string"),
+        ({"payload": 7}, 400, "the field 'payload' of the body must be a string"),
         ({"user": "plain"}, 403, "lacks the tag"),
     ],
 )
@@ -151,7 +151,7 @@ async def test_invalid_publication_is_refused(
     [
         ("queues/%2F/none/get", {}, 404, "no queue 'none'"),
         ("queues/%2F/q/get", {"ackmode": "keep"}, 400, "'ackmode' must be one of"),
-        ("queues/%2F/q/get", {"count": -1}, 400, "'count' must be a number from 0 to"),
+        ("queues/%2F/q/get", {"count": -1}, 400, "'count' must be a whole number from 0 to"),
         ("queues/%2F/q/get", {"encoding": "hex"}, 400, "must be auto or base64"),
         ("queues/none/q/get", {}, 404, "there is no vhost"),
         ("queues/%2F/rows/get", {}, 400, "not supported by stream queues"),

@@ -163,14 +163,14 @@ async def test_a_user_whose_rights_end_moves_no_further(broker: Running) -> None
     [
         ("q/move", {}, 400, "give either 'queue', or 'exchange'"),
         ("q/move", {"queue": "r", "exchange": "amq.topic"}, 400, "give either"),
-        ("q/move", {"queue": "q"}, 400, "in queue 'q' already"),
+        ("q/move", {"queue": "q"}, 400, "queue 'q' is the source of the move"),
         ("q/move", {"queue": "none"}, 404, "no queue 'none'"),
         ("q/move", {"exchange": "none"}, 404, "no exchange 'none'"),
         ("none/move", {"queue": "r"}, 404, "no queue 'none'"),
         ("rows/move", {"queue": "r"}, 400, "the queue is a stream"),
         ("q/move", {"queue": "r", "rate": -1}, 400, "'rate' must be a number"),
-        ("q/move", {"queue": "r", "count": "x"}, 400, "'count' must be a number from 0 to"),
-        ("q/redrive", {"dry_run": 3}, 400, "'dry_run' must be true or false"),
+        ("q/move", {"queue": "r", "count": "x"}, 400, "'count' must be a whole number from 0 to"),
+        ("q/redrive", {"dry_run": 3}, 400, "the field 'dry_run' must be true or false"),
     ],
 )
 async def test_wrong_moves_are_refused(

@@ -215,7 +215,7 @@ async def test_a_path_with_other_bytes_is_answered(start: Start, method: str) ->
     running = await start(users=[ADMIN])
     status, answer = await _ask(running, method, "queues/%2F/%FF", b"")
     assert (status, answer["error"]) == (400, "bad_request")
-    assert answer["reason"] == r"'\xff' in the path is not valid UTF-8"
+    assert answer["reason"] == r"the part '\xff' of the path is not valid UTF-8"
 
 
 # -- what older versions wrote

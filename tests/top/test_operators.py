@@ -132,14 +132,14 @@ async def test_a_request_for_messages_above_the_limit_of_channels_leaves_no_conn
     [
         ("vhost-limits/a/max-odd", {"value": 1}, 400, "unknown limit 'max-odd'"),
         ("vhost-limits/a/max-queues", {"value": "1"}, 400, "must be a whole number"),
-        ("vhost-limits/a/max-queues", {}, 400, "'value' is missing"),
+        ("vhost-limits/a/max-queues", {}, 400, "the field 'value' of the body is missing"),
         ("vhost-limits/none/max-queues", {"value": 1}, 404, "there is no vhost"),
         ("user-limits/none/max-channels", {"value": 1}, 404, "there is no user"),
         ("user-limits/ann/max-queues", {"value": 1}, 400, "unknown limit 'max-queues'"),
         ("parameters/vhost-limits/a/limits", {"value": {}}, 400, "/api/vhost-limits"),
         ("parameters/operator_policy/a/p", {"value": {}}, 400, "/api/operator-policies"),
         ("parameters/x%2Fy/a/p", {"value": 1}, 400, "must not contain '/'"),
-        ("parameters/shovel/a/p", {}, 400, "'value' is missing"),
+        ("parameters/shovel/a/p", {}, 400, "the field 'value' of the body is missing"),
         ("vhosts/a", {"tracing": True}, 400, "cannot trace vhost 'a': tracing (amq"),
         ("vhosts/new", {"tracing": "on"}, 400, "'tracing'"),
         ("vhosts/a", {"default_queue_type": "odd"}, 400, "'default_queue_type' is 'odd'"),
@@ -293,7 +293,7 @@ async def test_an_import_says_that_the_settings_decide_about_their_users(broker:
             status, answer = await api(broker, "POST", path, {"users": [row | change]})
             assert (status, answer["taken"]) == (200, {"users": 1})
             assert answer["notes"] == [
-                "users 'admin': its password and tags come from the settings, not from the import"
+                "users 'admin': the settings, not the import, give the password and the tags"
             ]
     assert (await api(broker, "GET", "whoami"))[1]["tags"] == ["administrator"]
 

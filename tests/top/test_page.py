@@ -173,7 +173,9 @@ async def test_a_logout_ends_the_session(broker: Running) -> None:
     status, headers, _ = await ask(broker, "POST", "/page/logout", headers=cookie)
     assert status == 200 and "Max-Age=0" in headers["set-cookie"]
     status, answer = await who(broker, cookie)
-    assert status == 401 and answer["reason"] == "the session has ended: log in again"
+    assert (
+        status == 401 and answer["reason"] == "the session of the web page has ended: log in again"
+    )
     assert (await who(broker, other))[0] == 200
     assert (await ask(broker, "POST", "/page/logout", headers=cookie))[0] == 401
 

@@ -37,7 +37,7 @@ EXPECTED: Final = {
         "type": "list queues --sort kind --reverse --limit 50",
         "ready": "list queues --sort messages_ready --limit 50",
         "unacknowledged": "list queues --sort messages_unacknowledged --reverse --limit 50",
-        "first waits": "list queues --sort head_age_ms --reverse --limit 50",
+        "first message waits": "list queues --sort head_age_ms --reverse --limit 50",
         "consumers": "list queues --sort consumers --reverse --limit 50",
         "Next": "list queues --sort messages_ready --reverse --limit 100",
         "Previous": "list queues --sort messages_ready --reverse --limit 50",
@@ -60,7 +60,7 @@ EXPECTED: Final = {
         "Show": "retained list 'plant/#'",
         "Watch live": "tail --mqtt 'plant/#'",
         "Stop": "tail --mqtt 'plant/#'",
-        "Remove…": "retained clear 'plant/#'",
+        "Remove retained messages…": "retained clear 'plant/#'",
         "Publish": "publish --mqtt plant/7/temp --body 21 --retain",
     },
     "clients": {
@@ -98,7 +98,7 @@ EXPECTED: Final = {
         "orders",
         "Add to the trial": "route --remove amq.topic 'plant.#' later",
         "Try it": "route --remove amq.topic 'plant.#' orders",
-        "Forget": "list bindings --filter 'source!=' --limit 60",
+        "Remove from the trial": "list bindings --filter 'source!=' --limit 60",
     },
     "access": {
         "": "permissions list",

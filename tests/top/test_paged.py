@@ -56,6 +56,13 @@ async def broker(start: Start) -> AsyncIterator[Running]:
     del client, others  # A connection ends with its last reference.
 
 
+@pytest.mark.parametrize("regex", ["", "&use_regex=true"])
+async def test_the_last_page_of_an_empty_list_is_the_first(broker: Running, regex: str) -> None:
+    """The gateway, and not the broker, makes the page if the filter is a regular expression."""
+    status, answer = await api(broker, "GET", f"queues?page=2&name=absent{regex}")
+    assert (status, answer["reason"]) == (400, "page 2 does not exist; the last page is 1")
+
+
 async def test_a_page_of_the_broker_equals_the_page_of_the_gateway(broker: Running) -> None:
     for path, columns in (
         ("queues", topology.QUEUE_COLUMNS),

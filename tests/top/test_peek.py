@@ -142,8 +142,8 @@ async def test_a_session_shows_its_messages_to_administrators(broker: Running) -
     [
         ("queues/%2F/none/messages", 404, "no queue 'none'"),
         ("queues/none/q/messages", 404, "there is no vhost 'none'"),
-        ("queues/%2F/q/messages?count=1001", 400, "'count' must be a number from 0 to 1000"),
-        ("queues/%2F/q/messages?count=x", 400, "'count' must be a number"),
+        ("queues/%2F/q/messages?count=1001", 400, "'count' must be a whole number from 0 to 1000"),
+        ("queues/%2F/q/messages?count=x", 400, "'count' must be a whole number"),
         (
             "queues/%2F/q/messages?after=9:9:9",
             400,

@@ -132,13 +132,13 @@ ELSEWHERE: Final = "Host: localhost\r\nOrigin: http://evil.example\r\n"
     [
         ("PUT /api/users/x", ELSEWHERE, "PUT /api/users/x", 403, "a web page of another site may"),
         ("POST /page/login", ELSEWHERE, "POST /page/login", 403, "a web page of another site may"),
-        ("DELETE /api/nope", "Host: localhost\r\n", "DELETE /api/nope", 404, "no such path"),
+        ("DELETE /api/nope", "Host: localhost\r\n", "DELETE /api/nope", 404, "no path '/api/nope'"),
         (
             "POST /api/whoami",
             "Host: localhost\r\n",
             "POST /api/whoami",
             405,
-            "supports only GET, HEAD",
+            "'/api/whoami' does not support the method POST; use one of GET, HEAD",
         ),
         (
             "GET /api/whoami",

@@ -131,7 +131,7 @@ async def test_a_trial_deletes_queues_and_exchanges(broker: Running) -> None:
     for deleted, expected, reason in (
         ([{"type": "queue", "name": "absent"}], 404, "no queue 'absent'"),
         ([{"type": "exchange", "name": "absent"}], 404, "no exchange 'absent'"),
-        ([{"type": "user", "name": "ann"}], 400, "'type' must be queue, exchange or session"),
+        ([{"type": "user", "name": "ann"}], 400, "delete must be queue, exchange or session"),
         ([{"type": "session", "name": "absent"}], 404, "no session 'absent'"),
         ([{"name": "temps"}], 400, "'deleted' must be a list of objects"),
     ):
@@ -143,7 +143,7 @@ async def test_a_trial_that_makes_no_sense_is_refused(broker: Running) -> None:
     status, _ = await api(broker, "PUT", "exchanges/%2F/x-random", {"type": "x-random"})
     assert status == 201
     refused: tuple[tuple[list[dict[str, Any]], int, str], ...] = (
-        ([], 400, "a trial needs 1 to 100 changed bindings or deleted objects, got 0"),
+        ([], 400, "a trial must have 1 to 100 changed bindings or deleted objects, not 0"),
         ([change("swap", "a", "all")], 400, "'change' must be add or remove, not 'swap'"),
         ([change("add", "a", "absent")], 404, "no queue 'absent'"),
         ([change("remove", "absent", "all")], 404, "no binding 'absent'"),

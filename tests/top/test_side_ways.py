@@ -189,7 +189,7 @@ async def test_only_administrators_set_shovels_with_a_user_who_may_log_in_here_o
     answered, answer = await api(broker, "PUT", path, {"value": value}, "free")
     assert answered == status
     if status == 403:
-        assert "who may log in here from this machine only" in answer["reason"]
+        assert "who may log in only from the machine of this broker" in answer["reason"]
         assert (await api(broker, "PUT", path, {"value": value}))[0] == 201
 
 

@@ -104,7 +104,7 @@ async def test_a_topic_without_a_subscription_and_one_that_is_denied(
     _, output = await command(capsys, "why", "topic", "firmware/v1.2")
     assert (
         "- no subscription and no binding matches topic 'firmware/v1.2', routing key "
-        "'firmware.v1/2' (the topic's '/' is '.' in the key, and its '.' is '/')\n" in output
+        "'firmware.v1/2' (the key has '.' for the topic's '/', and '/' for its '.')\n" in output
     )
     assert (await api(broker, "PUT", "users/eve", {"password_hash": "", "tags": ""}))[0] == 201
     everything = dict.fromkeys(("configure", "write", "read"), ".*")

@@ -159,21 +159,29 @@ class CallServer(asyncio.Protocol):
             open_call = self._calls.get(message.number)
             if open_call is not None and not open_call.body.empty():
                 raise contract.ContractError(
-                    "the gateway sent a part of a body before the broker took the previous part"
+                    f"the gateway sent a part of the body of call {message.number} before the "
+                    "broker took the previous part"
                 )
             if open_call is not None:
                 open_call.body.put_nowait(message)
 
     def _begin(self, call: contract.ApiCall) -> None:
-        if call.number in self._calls or not 0 <= call.route < len(ROUTES):
+        if call.number in self._calls:
             raise contract.ContractError(
-                f"the gateway began call {call.number} of route {call.route}, "
-                "but the call is open already, or there is no such route"
+                f"the gateway began call {call.number}, but a call with this number is open"
+            )
+        if not 0 <= call.route < len(ROUTES):
+            raise contract.ContractError(
+                f"the gateway began call {call.number} of route {call.route}, but the routes have "
+                f"the numbers 0 to {len(ROUTES) - 1}"
             )
         if len(self._calls) >= contract.CALLS_MAX:
             # A cancelled call counts as open until its task has ended.
             busy = ApiRefusal(
-                503, "busy", f"{contract.CALLS_MAX} requests (the limit) are open; try again"
+                503,
+                "busy",
+                f"the HTTP API has {contract.CALLS_MAX} open requests, which is the limit; try "
+                "again later",
             )
             self._refuse(call.number, busy)
             return
@@ -222,7 +230,8 @@ class CallServer(asyncio.Protocol):
                     number,
                     500,
                     "internal_error",
-                    f"the broker failed to answer; the log has the reason with id={identifier}",
+                    "the broker failed to answer this request; its log has the reason, in the line "
+                    f"with id={identifier}",
                 )
             )
 
@@ -279,7 +288,9 @@ class CallServer(asyncio.Protocol):
         if call.session and call.user is None and not call.token:
             known = self._backend.page_sessions.find(call.session, _is_local(call))
             if known is None:
-                raise ApiRefusal(401, "not_authorised", "the session has ended: log in again")
+                raise ApiRefusal(
+                    401, "not_authorised", "the session of the web page has ended: log in again"
+                )
             return known
         verdict = await authenticate(
             self._backend.node,
@@ -320,7 +331,7 @@ class CallServer(asyncio.Protocol):
             self.send(contract.Taken(open_call.call.number))
             received = await open_call.body.get()
             assert not isinstance(received, contract.Body), (
-                "a body cannot follow a part of a document"
+                "the gateway sent a whole body after a part of a definitions document"
             )
             message = received
 
@@ -388,7 +399,10 @@ class CallServer(asyncio.Protocol):
             socket.send_fds(self._files, [number.to_bytes(8, "big")], [part.descriptor])
         except OSError as error:
             raise ApiRefusal(
-                503, "busy", f"cannot pass the segment to the gateway ({error.strerror}); try again"
+                503,
+                "busy",
+                "cannot pass the file of the stream segment to the HTTP gateway: "
+                f"{error.strerror}; try again",
             ) from None
         finally:
             part.close()

@@ -334,7 +334,10 @@ class FrameReader:
             while len(view) - at >= _HEAD:
                 size = int.from_bytes(view[at : at + _HEAD], "big")
                 if size > self._frame_max:
-                    raise ContractError(f"a frame has {size} bytes, the limit is {self._frame_max}")
+                    raise ContractError(
+                        f"a frame between the broker and the HTTP gateway has {size} bytes; the "
+                        f"limit is {self._frame_max} bytes"
+                    )
                 if len(view) - at - _HEAD < size:
                     break
                 try:
@@ -342,7 +345,10 @@ class FrameReader:
                         self._decoder.decode(bytes(view[at + _HEAD : at + _HEAD + size]))
                     )
                 except msgspec.MsgspecError as error:
-                    raise ContractError(f"a frame holds no valid message: {error}") from None
+                    raise ContractError(
+                        "a frame between the broker and the HTTP gateway holds no valid message: "
+                        f"{error}"
+                    ) from None
                 at += _HEAD + size
         del self._data[:at]
         return messages

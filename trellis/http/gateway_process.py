@@ -149,7 +149,7 @@ class GatewayProcess:
         if self._closed:
             return
         if server.has_announced_end:
-            logs.info("http_gateway_ended", reason="idle or reloaded")
+            logs.info("http_gateway_ended", reason="no open connection, or new settings")
         else:
             self._counters.gateways_lost += 1
             self._log(

@@ -50,7 +50,7 @@ class HttpRouter(Generic[Target]):
                 node = node.parameter
             else:
                 node = node.literals.setdefault(part, RouteNode())
-        assert method not in node.handlers, f"two handlers for {method} {template}"
+        assert method not in node.handlers, f"the route {method} {template} has two handlers"
         node.handlers[method] = handler
         self._methods |= {method, "HEAD"} if method == "GET" else {method}
         if template not in self.paths:

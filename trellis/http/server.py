@@ -195,18 +195,17 @@ class HttpServer:
         path, _, query = target.decode("ascii", "replace").partition("?")
         match = self._routes.find("GET" if head else method, path)
         if isinstance(match, Unrouted):
-            return self._unrouted(match), head
+            return self._unrouted(match, method, path), head
         line = f"{method} {path}"
         request = Request(writer.get_extra_info("peername"), line, headers, query)
         return await match[0](request), head
 
-    def _unrouted(self, match: Unrouted) -> Response:
+    def _unrouted(self, match: Unrouted, method: str, path: str) -> Response:
         """Return the response for an unknown path, or a method that the path does not support."""
         if match.status == 404:
             paths = ", ".join(sorted(self._routes.paths))
-            return Response(404, f"no such path; the paths are {paths}\n".encode())
-        allowed = match.allow.replace(", ", " and ")
-        text = f"this path supports only {allowed}\n"
+            return Response(404, f"there is no path '{path}'; the paths are {paths}\n".encode())
+        text = f"'{path}' does not support the method {method}; use one of {match.allow}\n"
         return Response(405, text.encode(), allow=match.allow)
 
     async def _answer(

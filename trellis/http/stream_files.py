@@ -211,7 +211,8 @@ def open_range(
         raise StreamRefusal(
             410 if name.endswith(".arrow") else 404,
             f"segment '{name}' of stream '{local.name}' in vhost '{local.vhost}' "
-            f"does not exist (any more): the first offset is {int(local.first_offset)}",
+            f"does not exist, or retention has removed it: the stream begins at offset "
+            f"{int(local.first_offset)}; /api/streams/segments lists its segments",
         )
     size = int(segment.size)
     start, end = _number(query, "start", 0), _number(query, "end", size)
@@ -272,7 +273,7 @@ def open_summary(broker: Broker, identity: Identity, query: Mapping[str, str]) -
     raise StreamRefusal(
         404,
         f"segment '{name}' of stream '{local.name}' in vhost '{local.vhost}' has no summary of its "
-        "topics (yet): read the segment",
+        "topics now: read the segment itself",
     )
 
 
@@ -300,8 +301,8 @@ def find_stream(broker: Broker, identity: Identity, query: Mapping[str, str]) ->
     if not isinstance(queue, StreamQueue):
         raise StreamRefusal(
             404,
-            f"no stream '{name}' in vhost '{vhost}'"
-            + ("" if queue is None else ": this queue is of another type"),
+            f"there is no stream '{name}' in vhost '{vhost}'"
+            + ("" if queue is None else f": the queue '{name}' is not a stream"),
         )
     return queue
 
@@ -323,5 +324,5 @@ def _number(query: Mapping[str, str], name: str, default: int) -> int:
     if value is None:
         return default
     if not value.isdecimal():
-        raise StreamRefusal(400, f"'{name}' is '{value}', must be a number, 0 or larger")
+        raise StreamRefusal(400, f"the parameter '{name}' must be a number from 0, not '{value}'")
     return int(value)

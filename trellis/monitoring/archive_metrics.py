@@ -12,8 +12,8 @@ def add_archive(page: MetricsPage, archive: ArchiveService) -> None:
     counters = archive.counters
     page.gauge(
         "trellis_archive_up",
-        "1 if the last upload to the archive, or fetch from it, succeeded, or none was tried; 0 "
-        "while the archive is unreachable.",
+        "1 if the archive answered the last request, or if no request was made yet; 0 while the "
+        "archive is unreachable.",
         archive.up,
     )
     page.gauge(

@@ -32,7 +32,7 @@ def add_bridges(page: MetricsPage, bridges: BridgeService) -> None:
         for name, text, number in (
             (
                 "refused_messages",
-                "Total number of messages that their destination refused, so that they are lost.",
+                "Total number of messages that were lost, because their destination refused them.",
                 counters.refused,
             ),
             (
@@ -42,7 +42,7 @@ def add_bridges(page: MetricsPage, bridges: BridgeService) -> None:
             ),
             (
                 "looped_messages",
-                "Total number of messages not copied, because too many links had copied them.",
+                "Total number of messages not copied: this link or too many links had copied them.",
                 counters.looped,
             ),
             ("reconnects", "Total number of lost connections of the link.", counters.reconnects),
@@ -59,7 +59,8 @@ def add_bridges(page: MetricsPage, bridges: BridgeService) -> None:
         page.listed(
             "trellis_bridge_expected_echoes",
             "gauge",
-            "Number of publications that a remote broker with MQTT 3.1.1 has not sent back yet.",
+            "Number of messages that the link has published to a remote broker with MQTT 3.1.1 and "
+            "that this broker has not sent back to the link yet.",
             state.echoes,
             labels,
         )

@@ -152,13 +152,13 @@ def add_connections(page: MetricsPage, node: BrokerNode, http: HttpCounters) -> 
     for limit in node.rates.limits:
         page.counter(
             "trellis_rate_waits",
-            "Number of times that a client was throttled, by rate limit.",
+            "Total number of times that a client was throttled, by rate limit.",
             node.rates.throttled[limit],
             limit=limit,
         )
         page.counter(
             "trellis_rate_refused",
-            "Number of clients disconnected for exceeding a rate limit, by rate limit.",
+            "Total number of clients disconnected for exceeding a rate limit, by rate limit.",
             node.rates.disconnected[limit],
             limit=limit,
         )

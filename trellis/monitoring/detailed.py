@@ -343,7 +343,7 @@ async def detailed_metrics(node: BrokerNode, http: HttpCounters, query: str) -> 
     await fill(scrape, OBJECTS_MAX)
     node_metrics.add_identity(scrape.page, node, node_metrics.DETAILED)
     unknown = sorted(scrape.families - FAMILIES.keys())
-    text = "Number of families that the query names and that do not exist."
+    text = "Number of metric families that the query names and that do not exist."
     if unknown:
         named = ", ".join(f"'{printable(name[:_NAME_MAX])}'" for name in unknown[:_NAMES_MAX])
         text = f"{text} Unknown: {named}. Known: {', '.join(FAMILIES)}."
@@ -387,6 +387,7 @@ async def fill(scrape: DetailedScrape, most: int) -> None:
                 break
     scrape.page.gauge(
         "trellis_detailed_families_cut",
-        f"Number of families that were cut because a page lists at most {OBJECTS_MAX} objects.",
+        "Number of metric families that are incomplete, because this page lists at most "
+        f"{OBJECTS_MAX} objects.",
         cut,
     )

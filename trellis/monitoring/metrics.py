@@ -210,7 +210,7 @@ async def per_object_metrics(node: BrokerNode, http: HttpCounters) -> MetricsPag
         await pace.add(1)
     page.gauge(
         "trellis_per_object_left_out",
-        f"Number of queues and sessions left out because a page lists at most {OBJECTS_MAX}.",
+        f"Number of queues and sessions that this page leaves out: it lists at most {OBJECTS_MAX}.",
         left_out,
     )
     await detailed.fill(scrape, OBJECTS_MAX - listed)

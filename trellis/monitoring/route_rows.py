@@ -118,7 +118,7 @@ class RouteAnswer:
         if topic.split("/", 1)[0] in RESERVED:
             return f"topic '{topic}' is reserved: no client can publish to it"
         if topic.count("/") >= self._max_levels:
-            return f"topic '{topic}' has more than mqtt.max_levels = {self._max_levels} levels"
+            return f"topic '{topic}' has more than {self._max_levels} levels (mqtt.max_levels)"
         return ""
 
     def _refusal(self) -> str:

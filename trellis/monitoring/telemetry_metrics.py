@@ -14,8 +14,8 @@ def add_telemetry(page: MetricsPage, telemetry: TelemetryService) -> None:
     sampler, counters = telemetry.sampler, telemetry.counters
     page.gauge(
         "trellis_telemetry_up",
-        "1 if the last request to the collector succeeded, or none was made; 0 while the collector "
-        "does not accept spans.",
+        "1 if the last request to the collector succeeded, or if no request was made yet; 0 while "
+        "the collector does not accept spans.",
         telemetry.up,
     )
     page.counter(

@@ -73,7 +73,7 @@ class TrialAnswer:
     ) -> None:
         if not 0 < len(changes) + len(deleted) <= CHANGES_MAX:
             raise PreconditionFailed(
-                f"a trial needs 1 to {CHANGES_MAX} changed bindings or deleted objects, got "
+                f"a trial must have 1 to {CHANGES_MAX} changed bindings or deleted objects, not "
                 f"{len(changes) + len(deleted)}"
             )
         self._vhost = vhost
@@ -170,7 +170,7 @@ def changes_of(body: Mapping[str, Any]) -> list[ChangedBinding]:
         return msgspec.convert(given, list[ChangedBinding])
     except msgspec.ValidationError as error:
         raise PreconditionFailed(
-            f"'changes' must be a list of bindings to add or remove: {error}"
+            f"the field 'changes' must be a list of bindings to add or remove: {error}"
         ) from None
 
 
@@ -180,7 +180,7 @@ def deleted_of(body: Mapping[str, Any]) -> list[DeletedObject]:
         return msgspec.convert(body.get("deleted", []), list[DeletedObject])
     except msgspec.ValidationError as error:
         raise PreconditionFailed(
-            f"'deleted' must be a list of objects to delete: {error}"
+            f"the field 'deleted' must be a list of objects to delete: {error}"
         ) from None
 
 
@@ -193,20 +193,24 @@ def _object_of(vhost: VirtualHost, row: DeletedObject, find_session: FindSession
         return vhost.exchange(row.name)
     if row.type not in ("queue", SESSION):
         raise PreconditionFailed(
-            f"'type' must be queue, exchange or session, not '{shown(row.type)}'"
+            f"the 'type' of an object to delete must be queue, exchange or session, not "
+            f"'{shown(row.type)}'"
         )
     destination = vhost.queues.get(row.name) if row.type == "queue" else find_session(row.name)
     if destination is None:
-        raise NotFound(f"no {row.type} '{shown(row.name)}' in vhost '{vhost.name}'")
+        raise NotFound(f"there is no {row.type} '{shown(row.name)}' in vhost '{vhost.name}'")
     return destination
 
 
 def _change_of(vhost: VirtualHost, row: ChangedBinding) -> BindingChange:
     if row.change not in ("add", "remove"):
-        raise PreconditionFailed(f"'change' must be add or remove, not '{shown(row.change)}'")
+        raise PreconditionFailed(
+            f"the field 'change' must be add or remove, not '{shown(row.change)}'"
+        )
     if row.destination_type not in ("queue", "exchange"):
         raise PreconditionFailed(
-            f"'destination_type' must be queue or exchange, not '{shown(row.destination_type)}'"
+            "the field 'destination_type' must be queue or exchange, not "
+            f"'{shown(row.destination_type)}'"
         )
     exchange = vhost.exchange("" if row.source == "amq.default" else row.source)
     target: Destination = (

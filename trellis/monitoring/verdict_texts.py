@@ -33,7 +33,7 @@ def swapped_note(topic: str) -> str:
 
     Return "" for a topic without dots.
     """
-    return " (the topic's '/' is '.' in the key, and its '.' is '/')" if "." in topic else ""
+    return " (the key has '.' for the topic's '/', and '/' for its '.')" if "." in topic else ""
 
 
 def verdict_text(verdict: str, refused: bool) -> str:

@@ -73,7 +73,7 @@ class CollectorClient:
             return f"{type(error).__name__}: {error}"[:_REASON_MAX]
         if result is SpanExportResult.SUCCESS:
             return ""
-        return self._warning.text or "the collector did not accept the spans"
+        return self._warning.text or "the collector did not accept the spans, and gave no reason"
 
     def _readable(self, span: FinishedSpan) -> ReadableSpan:
         state = TraceState.from_header([span.state]) if span.state else TraceState()

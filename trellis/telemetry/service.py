@@ -176,7 +176,9 @@ def telemetry_from_settings(
         return None
     disabled = is_disabled(environment)
     if disabled:
-        note = f"{disabled} overrides telemetry.enabled, so no spans are made"
+        note = (
+            f"the environment variable {disabled} overrides telemetry.enabled, so no spans are made"
+        )
         logs.info("telemetry_disabled", note=note)
         return None
     try:

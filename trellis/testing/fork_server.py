@@ -119,7 +119,7 @@ class ForkServer:
             _, status = os.waitpid(pid, 0)
             ours.close()
             written = Path(log).read_text(errors="replace").strip().splitlines()
-            reason = written[-1] if written else "its log is empty"
+            reason = written[-1] if written else "the log of the broker is empty"
             code = os.waitstatus_to_exitcode(status)
             return {"error": f"the broker did not start (exit code {code}): {reason}"}
         self._brokers[pid] = ours
@@ -134,7 +134,7 @@ class ForkServer:
             self._ending = pid
             os.kill(pid, number)
         else:
-            reason = f"process {pid} is not a broker that this spawner has started"
+            reason = f"process {pid} is not a running broker of this spawner"
             self._answer({"error": reason})
 
     # -- requests of brokers, and ends of children

@@ -46,7 +46,9 @@ class Spawner:
             process.stdin.flush()
             line = process.stdout.readline()
         if not line:
-            raise BrokerFailure(f"the process that starts brokers ended: {process.wait()}")
+            raise BrokerFailure(
+                f"the process that starts brokers ended with exit code {process.wait()}"
+            )
         answer: dict[str, Any] = json.loads(line)
         if "error" in answer:
             raise BrokerFailure(answer["error"])

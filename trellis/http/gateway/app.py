@@ -114,8 +114,7 @@ class Gateway:
             return _refused(refusal, incoming.is_of_page)
         except TimeoutError:
             reason = (
-                "the body did not arrive, or the broker did not answer, within "
-                f"{self._greeting.seconds:g} s (limits.handshake)"
+                f"the broker did not answer within {self._greeting.seconds:g} s (limits.handshake)"
             )
             reason += (
                 "; try again"
@@ -135,7 +134,10 @@ class Gateway:
                 request=f"{incoming.method} {incoming.path}",
                 traceback=traceback.format_exc(),
             )
-            reason = f"the HTTP API failed to answer; the log has the reason with id={identifier}"
+            reason = (
+                "the HTTP API failed to answer this request; the broker's log has the reason, in "
+                f"the line with id={identifier}"
+            )
             return _refused(HttpRefusal(500, "internal_error", reason))
 
     def _log(self, incoming: Incoming, refusal: HttpRefusal) -> None:
@@ -161,9 +163,9 @@ class Gateway:
             route = self._router.find(method, path)
         except UnicodeDecodeError as error:
             name = bytes(error.object).decode("utf-8", "backslashreplace")
-            raise bad_request(f"'{name}' in the path is not valid UTF-8") from None
+            raise bad_request(f"the part '{name}' of the path is not valid UTF-8") from None
         if isinstance(route, Unrouted):
-            raise _unrouted(route)
+            raise _unrouted(route, incoming)
         incoming.check_origin()
         number, parts = route
         await self._link.writable(self._greeting.seconds)
@@ -178,7 +180,7 @@ class Gateway:
                 raise HttpRefusal(
                     503,
                     "busy",
-                    "all connections for users without the tag 'administrator' are busy; try "
+                    "all HTTP connections for users without the tag 'administrator' are busy; try "
                     "again, or raise http.connections",
                 )
             if incoming.body.present:
@@ -220,11 +222,14 @@ class Gateway:
             return
         if self._uploads >= UPLOADS_MAX:
             raise HttpRefusal(
-                503, "busy", f"{UPLOADS_MAX} definitions documents are being imported; try again"
+                503,
+                "busy",
+                f"{UPLOADS_MAX} imports of definitions are running, which is the limit; try again "
+                "later",
             )
         self._uploads += 1
         try:
-            data = await incoming.body.read(contract.DOCUMENT_MAX, UPLOAD_SECONDS)
+            data = await incoming.body.read(contract.DOCUMENT_MAX, UPLOAD_SECONDS, "")
             cut = cut_document(data, self._greeting.sections)
             loop = asyncio.get_running_loop()
             while (part := await loop.run_in_executor(None, next, cut, None)) is not None:
@@ -395,10 +400,12 @@ def _refused(refusal: HttpRefusal, of_page: bool = False) -> Response:
     return Response(encode(value), refusal.status, headers, JSON)
 
 
-def _unrouted(unrouted: Unrouted) -> HttpRefusal:
+def _unrouted(unrouted: Unrouted, incoming: Incoming) -> HttpRefusal:
     """Return the refusal of an unknown path, or of a method that the path does not support."""
     if unrouted.status == 404:
         return HttpRefusal(
-            404, "Object Not Found", f"no such path; GET {OPENAPI_PATH} lists the paths"
+            404,
+            "Object Not Found",
+            f"there is no path '{incoming.path}'; GET {OPENAPI_PATH} lists the paths",
         )
-    return method_not_allowed(unrouted.allow)
+    return method_not_allowed(incoming.method, incoming.path, unrouted.allow)

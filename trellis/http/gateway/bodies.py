@@ -47,21 +47,32 @@ class BodyReader:
         #: True if the client sends the body only after the response 100 Continue.
         self.expected = headers.get(b"expect", b"").lower() == b"100-continue"
 
-    async def read(self, most: int, seconds: float) -> bytes:
+    async def read(self, most: int, seconds: float, setting: str = " (limits.handshake)") -> bytes:
         """Read the body and return it.
 
-        Raises HttpRefusal for a body of more than `most` bytes, TimeoutError if the body does not
-        arrive within `seconds`, and Disconnected.
+        `setting` is the setting that gives `seconds`, for the error. Raises HttpRefusal for a body
+        of more than `most` bytes, or a body that does not arrive within `seconds`, and
+        Disconnected.
         """
-        too_large = HttpRefusal(413, "too_large", f"the body exceeds the limit of {most} bytes")
+        too_large = HttpRefusal(
+            413, "too_large", f"the body of the request exceeds the limit of {most} bytes"
+        )
         if self._announced > most:
             raise too_large
         data = bytearray()
-        async with asyncio.timeout(seconds):
-            while not self.finished:
-                data += await self._next()
-                if len(data) > most:
-                    raise too_large
+        try:
+            async with asyncio.timeout(seconds):
+                while not self.finished:
+                    data += await self._next()
+                    if len(data) > most:
+                        raise too_large
+        except TimeoutError:
+            raise HttpRefusal(
+                503,
+                "timeout",
+                f"the body of the request did not arrive within {seconds:g} s{setting}, so the "
+                "request has changed nothing: send the request again",
+            ) from None
         return bytes(data)
 
     async def _next(self) -> bytes:
@@ -87,10 +98,10 @@ def cut_document(data: bytes, sections: list[str]) -> Iterator[DocumentPart]:
         document = msgspec.json.decode(data, type=msgspec.defstruct("Document", fields))
     except msgspec.ValidationError:
         raise bad_request(
-            "definitions must be a JSON object with lists named " + ", ".join(sections)
+            "the definitions must be a JSON object with lists named " + ", ".join(sections)
         ) from None
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
-        raise bad_request(f"the body is not JSON: {error}") from None
+        raise bad_request(f"the body of the request is not JSON: {error}") from None
     for section in sections:
         text: Raw = getattr(document, section)
         if text:
@@ -105,7 +116,7 @@ def _cut_section(section: str, text: memoryview) -> Iterator[DocumentPart]:
     size = 0
     for at, (start, end) in enumerate(_row_spans(text)):
         if end - start > contract.ROW_MAX:
-            yield section, f"row {at} has {end - start} bytes, more than {contract.ROW_MAX}", []
+            yield section, _too_long(at, end - start), []
             continue
         if size + end - start > PART_BYTES and part:
             yield section, "", part
@@ -114,6 +125,11 @@ def _cut_section(section: str, text: memoryview) -> Iterator[DocumentPart]:
         size += end - start
     if part:
         yield section, "", part
+
+
+def _too_long(at: int, size: int) -> str:
+    """Return the error for the entry `at` of a section (the first one is 0) of `size` bytes."""
+    return f"entry {at} (counted from 0) has {size} bytes; the limit is {contract.ROW_MAX} bytes"
 
 
 def _row_spans(text: memoryview) -> Iterator[tuple[int, int]]:
@@ -136,5 +152,5 @@ def _row_spans(text: memoryview) -> Iterator[tuple[int, int]]:
 def _skip(pattern: re.Pattern[bytes], text: memoryview, at: int) -> int:
     """Return the end of the pattern's match at offset `at`, where the pattern must match."""
     match = pattern.match(text, at)
-    assert match is not None, "the pattern must match an empty text, too"
+    assert match is not None, f"the pattern {pattern.pattern!r} does not match an empty text"
     return match.end()

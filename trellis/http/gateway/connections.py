@@ -97,9 +97,10 @@ class OpenConnections:
         own = [slot for slot in self._slots if slot.network == network]
         refusal, crowd = "", own
         if len(own) >= self._per_address:
-            refusal = "too many connections from this address: raise http.address_connections"
+            refusal = f"the address has {len(own)} connections: raise http.address_connections"
         elif len(self._slots) >= self._most:
-            refusal, crowd = "all connections in use: raise http.connections", list(self._slots)
+            refusal = f"all {len(self._slots)} HTTP connections are in use: raise http.connections"
+            crowd = list(self._slots)
         if refusal and not self._replace(crowd):
             self.count_closed("too_many")
             self.log_denied(address, refusal)
@@ -255,7 +256,7 @@ class GatewayProtocol(H11Protocol):
         if self.ending:
             return None
         if self.conn.trailing_data[0] and self.conn.their_state is h11.IDLE:
-            self._refuse(400, "the connection was closed before the request was complete")
+            self._refuse(400, "the client closed the connection before its request was complete")
             return None
         if (
             self.cycle is not None
@@ -295,7 +296,7 @@ class GatewayProtocol(H11Protocol):
             self._head_timer = None
 
     def _refuse_slow(self) -> None:
-        self._refuse(408, f"no complete request within {self._seconds:g} s (limits.handshake)")
+        self._refuse(408, f"no complete request came within {self._seconds:g} s (limits.handshake)")
 
     def send_400_response(self, msg: str) -> None:
         """Refuse input that is not HTTP; uvicorn calls this method when h11 raises an error."""

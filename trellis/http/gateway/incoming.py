@@ -46,7 +46,9 @@ class Incoming:
         # h11 limits only a head that arrives in pieces.
         if self.head_size > HEAD_MAX:
             raise HttpRefusal(
-                431, "head_too_large", f"request line and headers together exceed {HEAD_MAX} bytes"
+                431,
+                "head_too_large",
+                f"the request line and the headers together exceed the limit of {HEAD_MAX} bytes",
             )
         try:
             header_table(self._fields)
@@ -55,7 +57,7 @@ class Incoming:
             raise bad_request(str(error)) from None
         if b"content-length" in self.headers and b"transfer-encoding" in self.headers:
             raise bad_request(
-                "the request has Content-Length and Transfer-Encoding; send one of the two"
+                "the request has both headers Content-Length and Transfer-Encoding; send only one"
             )
 
     @property
@@ -82,7 +84,8 @@ class Incoming:
             raise HttpRefusal(
                 403,
                 "not_authorised",
-                "a web page of another site may not change anything over the HTTP API",
+                "a web page of another site may not change anything over the HTTP API (the header "
+                "Origin or Sec-Fetch-Site shows that such a page sent this request)",
             )
 
 

@@ -48,9 +48,9 @@ def bad_request(reason: str) -> HttpRefusal:
     return HttpRefusal(400, "bad_request", reason)
 
 
-def method_not_allowed(allow: str) -> HttpRefusal:
+def method_not_allowed(method: str, path: str, allow: str) -> HttpRefusal:
     """Return the refusal of a method, for a path that supports the methods `allow`."""
-    reason = f"this path supports only {allow}"
+    reason = f"'{path}' does not support the method {method}; use one of {allow}"
     return HttpRefusal(405, "method_not_allowed", reason, allow=allow)
 
 
@@ -68,7 +68,7 @@ class OpenFile:
         """Return up to `size` bytes from offset `at`. Raises ConnectionError if the file ends."""
         data = os.pread(self.descriptor, min(size, self.end - at), at)
         if not data:
-            raise ConnectionError("the segment file is shorter than its recorded size")
+            raise ConnectionError("the file of the stream segment is shorter than recorded")
         return data
 
     def close(self) -> None:
@@ -236,7 +236,10 @@ class BrokerLink(asyncio.Protocol):
         """
         if len(self.exchanges) >= contract.CALLS_MAX // 2:
             raise HttpRefusal(
-                503, "busy", f"{contract.CALLS_MAX // 2} requests (the limit) are open; try again"
+                503,
+                "busy",
+                f"the HTTP API has {contract.CALLS_MAX // 2} open requests, which is the limit; "
+                "try again later",
             )
         self._last += 1
         exchange = self.exchanges[self._last] = CallExchange(self, self._last)

@@ -41,7 +41,9 @@ class PageQuery:
         self.page = _number(query, "page", 1)
         self.size = _number(query, "page_size", PAGE_SIZE)
         if self.size > PAGE_SIZE_MAX:
-            raise bad_request(f"page_size is {self.size}, must be at most {PAGE_SIZE_MAX}")
+            raise bad_request(
+                f"the parameter 'page_size' is {self.size}; the maximum is {PAGE_SIZE_MAX}"
+            )
         self.columns = [name for name in query.get("columns", "").split(",") if name]
         self.sort = query.get("sort", "")
         self.reverse = query.get("sort_reverse") in ("true", "1")
@@ -109,7 +111,9 @@ def encode_page(rows: list[Row], wanted: PageQuery) -> bytes:
     pages = -(-count // wanted.size)
     if wanted.page > max(1, pages):
         raise HttpRefusal(
-            400, "page_out_of_range", f"page {wanted.page} does not exist; the last page is {pages}"
+            400,
+            "page_out_of_range",
+            f"page {wanted.page} does not exist; the last page is {max(1, pages)}",
         )
     start = (wanted.page - 1) * wanted.size
     items = _select_columns(rows[start : start + wanted.size], wanted.columns)
@@ -185,12 +189,14 @@ def _filter(name: str, regex: bool) -> Callable[[str], object] | None:
     try:
         search = bounded_pattern(name, re.IGNORECASE | re.DOTALL).search
     except PreconditionFailed as error:
-        raise bad_request(f"name: {error}") from None
+        raise bad_request(f"the parameter 'name' is invalid: {error}") from None
     return lambda text: search(text[:NAME_MAX])
 
 
 def _number(query: Mapping[str, str], name: str, default: int) -> int:
     text = query.get(name, "") or str(default)
     if not text.isdecimal() or len(text) > 9 or int(text) < 1:
-        raise bad_request(f"{name} is '{text}', must be a whole number from 1")
+        raise bad_request(
+            f"the parameter '{name}' must be a whole number of at least 1, not '{text}'"
+        )
     return int(text)

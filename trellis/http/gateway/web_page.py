@@ -130,9 +130,11 @@ class WebPage:
             return self._with_cookie(incoming, {}, "")
         file = self._files.find(incoming.path)
         if file is None:
-            raise HttpRefusal(404, "Object Not Found", f"the page has no file {incoming.path}")
+            raise HttpRefusal(
+                404, "Object Not Found", f"the web page has no file '{incoming.path}'"
+            )
         if method != "GET":
-            raise method_not_allowed("GET, HEAD")
+            raise method_not_allowed(method, incoming.path, "GET, HEAD")
         return file.response(incoming.takes_gzip)
 
     def _caller(self, incoming: Incoming) -> Caller:

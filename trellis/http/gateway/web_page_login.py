@@ -23,7 +23,9 @@ def login_of(body: bytes) -> PageLogin:
     try:
         return msgspec.json.decode(body, type=PageLogin)
     except (msgspec.MsgspecError, UnicodeDecodeError):
-        raise bad_request("the body must be a JSON object with 'user' and 'password'") from None
+        raise bad_request(
+            "the body must be a JSON object with the texts 'user' and 'password'"
+        ) from None
 
 
 def cookie_name(headers: dict[bytes, bytes]) -> str:

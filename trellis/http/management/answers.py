@@ -200,7 +200,7 @@ class Call:
         self.path_parameters = request.path_parameters
         for part in self.path_parameters:
             if not is_text(part):
-                raise bad_request(f"'{shown(part)}' in the path is not valid UTF-8")
+                raise bad_request(f"the part '{shown(part)}' of the path is not valid UTF-8")
         self.query = request.query
         self.node.turn.update_clock()
 
@@ -260,17 +260,17 @@ class Call:
         """True if the user is an administrator, or has permissions in a virtual host."""
         return self.identity.administrator or self.identity.for_vhost(vhost.name) is not None
 
-    def require_administrator(self, what: str) -> None:
+    def require_administrator(self, action: str) -> None:
         """Raise ApiRefusal unless the user is an administrator.
 
-        `what` names the requested objects, for the error message.
+        `action` is the requested action, such as "list users", for the error message.
         """
         if not self.identity.administrator:
             raise ApiRefusal(
                 403,
                 "not_authorised",
-                f"user '{self.identity.name}' lacks the tag 'administrator', which a request for "
-                f"{what} requires",
+                f"user '{self.identity.name}' lacks the tag 'administrator', which is required to "
+                f"{action}",
             )
 
     def rights(self, vhost: VirtualHost) -> DeclarationRights:
@@ -322,7 +322,7 @@ class Call:
         try:
             value = msgspec.json.decode(self.request.body) if self.request.body.strip() else {}
         except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
-            raise bad_request(f"the body is not JSON: {error}") from None
+            raise bad_request(f"the body of the request is not JSON: {error}") from None
         if not isinstance(value, dict):
             raise bad_request(f"the body must be a JSON object; its type is {type(value).__name__}")
         if is_nested_too_deep(value):
@@ -382,7 +382,8 @@ def text(row: Mapping[str, Any], field: str, default: str | None = None) -> str:
     """
     value = row.get(field, default)
     if not isinstance(value, str):
-        raise bad_request(f"'{field}' {'is missing' if value is None else 'must be a string'}")
+        fault = "is missing" if value is None else "must be a string"
+        raise bad_request(f"the field '{field}' of the body {fault}")
     return value
 
 
@@ -395,7 +396,7 @@ def flag(row: Mapping[str, Any], field: str) -> bool:
     if value in ("true", "false"):  # Some tools write a boolean as text.
         return bool(value == "true")
     if not isinstance(value, bool):
-        raise bad_request(f"'{field}' must be true or false")
+        raise bad_request(f"the field '{field}' must be true or false")
     return value
 
 
@@ -408,7 +409,7 @@ def table(row: Mapping[str, Any], field: str) -> Row:
     if value is None or value == []:  # PHP writes an empty object as [].
         return {}
     if not isinstance(value, dict):
-        raise bad_request(f"'{field}' must be a JSON object")
+        raise bad_request(f"the field '{field}' must be a JSON object")
     return value
 
 

@@ -175,7 +175,9 @@ async def post_binding(call: Call) -> Any:
     row = call.body()
     key, arguments = text(row, "routing_key", ""), table(row, "arguments")
     if source.name == "":
-        raise bad_request("operation not permitted on the default exchange")
+        raise bad_request(
+            "operation not permitted on the default exchange, which routes to queues by their names"
+        )
     call.may("write", kind, target.name, vhost)
     call.may("read", "exchange", source.name, vhost)
     _check_not_exclusive(vhost, target)
@@ -200,8 +202,8 @@ async def _find_binding(call: Call) -> tuple[VirtualHost, Exchange, Binding, str
             if work.over:
                 await work.pause()
     raise not_found(
-        f"no binding '{call.path_parameters[3]}' between exchange '{source.name}' "
-        f"and {kind} '{target.name}'"
+        f"there is no binding with the properties_key '{call.path_parameters[3]}' between exchange "
+        f"'{source.name}' and {kind} '{target.name}' in vhost '{vhost.name}'"
     )
 
 

@@ -185,12 +185,8 @@ async def delete_connection(call: Call) -> Empty:
     tools is ignored: the reason that clients get does not change.
     """
     selected = await _named(call)
-    if not call.identity.administrator and selected.describe()["user"] != call.identity.name:
-        raise ApiRefusal(
-            403,
-            "not_authorised",
-            "closing a connection of another user requires the tag 'administrator'",
-        )
+    if selected.describe()["user"] != call.identity.name:
+        call.require_administrator("close a connection of another user")
     _close(call, selected)
     return Empty()
 

@@ -61,7 +61,7 @@ async def _import(call: Call, vhost: str | None) -> Row:
     Return the report once all imported objects are durable.
     """
     if call.request.rows is None:
-        raise bad_request("the body is missing: it must be a definitions document")
+        raise bad_request("the body of the request is missing: send a definitions document")
     run: rabbitmq.Import | TrialImport = (
         TrialImport(check_hash, call.broker)
         if call.flag("dry_run")
@@ -129,4 +129,4 @@ def _overruled(call: Call, row: object) -> list[str]:
     name = row.get("name")
     if not isinstance(name, str) or name not in call.node.accounts.settings_accounts:
         return []
-    return [f"users {name!r}: its password and tags come from the settings, not from the import"]
+    return [f"users {name!r}: the settings, not the import, give the password and the tags"]

@@ -63,7 +63,7 @@ def _seconds(call: Call) -> float:
     except ValueError:
         seconds = math.nan
     if not 0 <= seconds <= SECONDS_MAX:
-        raise bad_request(f"'seconds' must be a number from 0 to {SECONDS_MAX:g}")
+        raise bad_request(f"the parameter 'seconds' must be a number from 0 to {SECONDS_MAX:g}")
     return seconds
 
 

@@ -41,9 +41,9 @@ async def delayed(call: Call) -> Listing:
 
 async def _rows(call: Call, kind: str) -> Listing:
     if kind not in listings.KINDS:
-        raise not_found(f"there is no list '{kind}'; known are {', '.join(listings.KINDS)}")
+        raise not_found(f"there is no list '{kind}'; the lists are {', '.join(listings.KINDS)}")
     if kind in listings.ADMINISTRATOR_KINDS:
-        call.require_administrator(f"the {kind}")
+        call.require_administrator(f"list the {kind}")
     if kind in listings.MONITORING_KINDS and not call.sees_everything:
         other = "; GET /api/retained/VHOST lists the retained topics that the user may read"
         raise ApiRefusal(
@@ -79,7 +79,7 @@ async def switch(call: Call) -> HandedOver:
     if hand_over is None:
         raise not_found("no other node can take over: this broker is not a node of a cluster")
     if not isinstance(wanted, str):
-        raise bad_request("'to' must be the name of a node")
+        raise bad_request("the field 'to' must be the name of a node")
     call.audit("switch", "cluster", "", wanted)
     try:
         return HandedOver({"to": await hand_over(wanted)})
@@ -104,7 +104,9 @@ async def cancel(call: Call) -> list[Row]:
         or not is_number
         or not await _withdrawn(call, waiting, int(order), on_removed)
     ):
-        raise not_found(f"no message {order} is delayed by exchange '{name}' in vhost '{vhost}'")
+        raise not_found(
+            f"exchange '{name}' in vhost '{vhost}' delays no message with the number '{order}'"
+        )
     await call.make_durable(call.broker.store.wait_for_all)
     return []
 

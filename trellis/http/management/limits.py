@@ -35,7 +35,7 @@ def _value(call: Call, known: tuple[str, ...], thing: str) -> dict[str, int]:
     """
     row = call.body()
     if "value" not in row:
-        raise bad_request("'value' is missing")
+        raise bad_request("the field 'value' of the body is missing")
     return limits_of(thing, known, {call.path_parameters[1]: row["value"]})
 
 
@@ -74,8 +74,8 @@ async def user_limits(call: Call) -> Listing:
             raise ApiRefusal(
                 403,
                 "not_authorised",
-                f"user '{call.identity.name}' lacks the tag 'monitoring', which the limits of "
-                "another user require",
+                f"user '{call.identity.name}' lacks the tag 'monitoring', which is required to "
+                "list the limits of another user",
             )
         known_user(call, name)
         users = [stored[name]] if name in stored else []

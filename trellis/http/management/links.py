@@ -80,7 +80,7 @@ async def delete_shovel(call: Call) -> Empty:
     vhost = call.require_entry(call.vhost(call.path_parameters[0]))
     name = call.path_parameters[1]
     if (contract.SHOVEL, name) not in vhost.parameters.values:
-        raise not_found(f"no shovel '{name}' in vhost '{vhost.name}'")
+        raise not_found(f"there is no shovel '{name}' in vhost '{vhost.name}'")
     await call.make_durable(lambda ticket: vhost.parameters.clear(contract.SHOVEL, name, ticket))
     return Empty()
 
@@ -128,7 +128,7 @@ def check_parameter(call: Call, component: str, vhost: str, name: str, value: ob
         for entry in (value if isinstance(value, list) else ())
     ):
         call.require_administrator(
-            f"entries of a {UPSTREAM_SET} that replace keys of their upstream, such as its uri,"
+            f"set entries of a {UPSTREAM_SET} that replace keys of their upstream, such as its uri"
         )
     try:
         if component == contract.SHOVEL:
@@ -142,12 +142,13 @@ def check_parameter(call: Call, component: str, vhost: str, name: str, value: ob
     uris = [parse_uri(uri) for uri in (*link.source.uris, *link.target.uris)]
     if any(not uri.host and uri.user is None for uri in uris):
         call.require_administrator(
-            "federation upstreams, and shovels that connect to this broker without a user name "
-            "(with one: amqp://USER:PASSWORD@/VHOST),"
+            "set federation upstreams, and shovels that connect to this broker without a user name "
+            "(a URI with a user name is amqp://USER:PASSWORD@/VHOST)"
         )
     for user, _ in (uri.login for uri in uris):
         account = call.node.accounts.find_account(user, proven=False)
         if account is not None and account.loopback_only:
             call.require_administrator(
-                f"shovels with the user '{user}', who may log in here from this machine only,"
+                f"set shovels with the user '{user}', who may log in only from the machine of this "
+                "broker"
             )

@@ -206,7 +206,7 @@ async def get(call: Call) -> Listing:
     mode, encoding = text(row, "ackmode", "ack_requeue_true"), text(row, "encoding", "auto")
     if mode not in KEEPING and mode not in SETTLING:
         known = ", ".join([*KEEPING, *SETTLING])
-        raise bad_request(f"'ackmode' must be one of {known}, not '{mode}'")
+        raise bad_request(f"the field 'ackmode' must be one of {known}, not '{mode}'")
     check_encoding(encoding)
     count = whole_number(row, "count", 1, FETCHED_MAX)
     truncate = whole_number(row, "truncate", 1 << 31, 1 << 31)
@@ -278,7 +278,7 @@ def whole_number(row: Mapping[str, Any], field: str, default: int, most: int) ->
     if isinstance(value, str) and value.isdecimal():
         value = int(value)
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
-        raise bad_request(f"'{field}' must be a number from 0 to {most}")
+        raise bad_request(f"'{field}' must be a whole number from 0 to {most}")
     return value
 
 
@@ -319,8 +319,10 @@ async def publish(call: Call) -> Row:
     )
     if call.broker.alarms.on:
         reason = call.broker.alarms.reason
-        raise ApiRefusal(503, "busy", f"publishers are blocked: {reason}; try again later")
-    publication = _PUBLISH + _name(exchange) + _name(key) + _MANDATORY
+        raise ApiRefusal(
+            503, "busy", f"publishers are blocked, because the broker is {reason}; try again later"
+        )
+    publication = _PUBLISH + _name("exchange", exchange) + _name("routing key", key) + _MANDATORY
     async with call.slice() as work:
         client = DirectClient(call, vhost, work)
         try:
@@ -345,15 +347,17 @@ async def publish(call: Call) -> Row:
             client.close()
 
 
-def _name(name: str) -> bytes:
-    """Return a name encoded as an AMQP short string.
+def _name(kind: str, name: str) -> bytes:
+    """Return a name encoded as an AMQP short string. `kind` is its kind, for the error.
 
     Raises ApiRefusal if the name is too long, and ValueError if the name cannot be encoded in
     UTF-8.
     """
     data = name.encode()
     if len(data) > NAME_BYTES_MAX:
-        raise bad_request(f"'{shown(name)}' has {len(data)} bytes; the limit is {NAME_BYTES_MAX}")
+        raise bad_request(
+            f"the {kind} '{shown(name)}' has {len(data)} bytes; the limit is {NAME_BYTES_MAX} bytes"
+        )
     return bytes([len(data)]) + data
 
 

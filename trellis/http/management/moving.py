@@ -49,7 +49,9 @@ async def move(call: Call) -> Row:
     if "queue" in row:
         name = text(row, "queue")
         if vhost.queue(name) is source:
-            raise bad_request(f"the messages are in queue '{name}' already")
+            raise bad_request(
+                f"queue '{name}' is the source of the move, so it cannot be its destination"
+            )
         destination = ToQueue(name)
     else:
         exchange = exchange_name(text(row, "exchange"))
@@ -97,11 +99,13 @@ async def _begin(
     other = call.moves.running(source)
     if other or call.moves.is_full:
         problem = (
-            f"move {other} of queue '{source.name}' is running"
+            f"move {other} of queue '{source.name}' is running: wait until this move ends, or "
+            "cancel it"
             if other
-            else f"{RUNNING_MAX} moves (the limit) are running"
+            else f"{RUNNING_MAX} moves are running, which is the limit: wait until a move ends, or "
+            "cancel a move"
         )
-        raise ApiRefusal(409, "conflict", f"{problem}: wait until a move ends, or cancel a move")
+        raise ApiRefusal(409, "conflict", problem)
     begun = MessageMove(
         vhost, source, destination, _identity_now(call, vhost), count, rate, call.identity.name
     )
@@ -162,7 +166,10 @@ async def _survey(
                     await work.pause()
     except OutOfDescriptors:
         raise ApiRefusal(
-            503, "busy", "the broker has no free file descriptor to read the messages: try again"
+            503,
+            "busy",
+            "the broker has no free file descriptor to read the messages of queue "
+            f"'{source.name}': try again",
         ) from None
     return {
         "dry_run": True,
@@ -215,7 +222,7 @@ async def cancel(call: Call) -> Empty:
     """Cancel the move of messages that the path names. Messages that were moved stay moved."""
     number, known = _named(call)
     if known.user != call.identity.name:
-        call.require_administrator(f"the changes of move {number} of another user")
+        call.require_administrator(f"cancel move {number} of user '{known.user}'")
     call.node.turn.schedule()
     known.cancel()
     call.audit("cancel", "move", known.vhost.name, known.source.name, {"move": number})

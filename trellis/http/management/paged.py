@@ -74,7 +74,7 @@ class Page:
             raise ApiRefusal(
                 400,
                 "page_out_of_range",
-                f"page {self.number} does not exist; the last page is {pages}",
+                f"page {self.number} does not exist; the last page is {max(1, pages)}",
             )
         return {
             "filtered_count": count,

@@ -80,7 +80,9 @@ def _target(call: Call) -> tuple[str, VirtualHost, str]:
             f"a global parameter: /api/global-parameters/{quote(name, '')}"
         )
     if component in ELSEWHERE:
-        raise bad_request(f"component '{component}' has a path of its own: {ELSEWHERE[component]}")
+        raise bad_request(
+            f"parameters of the component '{component}' have another path: {ELSEWHERE[component]}"
+        )
     return component, call.require_entry(call.vhost(vhost)), name
 
 
@@ -91,14 +93,16 @@ def _named(call: Call) -> tuple[str, VirtualHost, str]:
     """
     component, vhost, name = _target(call)
     if (component, name) not in vhost.parameters.values:
-        raise not_found(f"no parameter '{name}' of component '{component}' in vhost '{vhost.name}'")
+        raise not_found(
+            f"there is no parameter '{name}' of component '{component}' in vhost '{vhost.name}'"
+        )
     return component, vhost, name
 
 
 def _value(call: Call) -> Any:
     row = call.body()
     if "value" not in row:
-        raise bad_request("'value' is missing")
+        raise bad_request("the field 'value' of the body is missing")
     return row["value"]
 
 
@@ -152,7 +156,7 @@ async def global_parameter(call: Call) -> Row:
     name = call.path_parameters[0]
     known = _globals(call)
     if name not in known:
-        raise not_found(f"no global parameter '{name}'")
+        raise not_found(f"there is no global parameter '{name}'")
     return {"name": name, "value": known[name]}
 
 
@@ -201,7 +205,7 @@ async def operator_policy(call: Call) -> Row:
     vhost, name = call.vhost(call.path_parameters[0]), call.path_parameters[1]
     known = vhost.policies.operator_by_name.get(name)
     if known is None:
-        raise not_found(f"no operator policy '{name}' in vhost '{vhost.name}'")
+        raise not_found(f"there is no operator policy '{name}' in vhost '{vhost.name}'")
     return _policy_row(vhost, known)
 
 

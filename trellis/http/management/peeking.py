@@ -51,9 +51,9 @@ def readable_queue(call: Call, purpose: str) -> tuple[VirtualHost, Queue]:
             "a stream; use `trellis stream`"
         )
     if queue.private:
-        call.require_administrator("the messages of an MQTT session")
+        call.require_administrator(f"{purpose} queue '{queue.name}' of an MQTT session")
     if queue.exclusive_to is not None:
-        call.require_administrator("the messages of an exclusive queue")
+        call.require_administrator(f"{purpose} queue '{queue.name}', which is exclusive")
     call.may("read", "queue", queue.name, vhost)
     return vhost, queue
 

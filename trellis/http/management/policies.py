@@ -37,7 +37,7 @@ def known_policy(call: Call) -> tuple[VirtualHost, Policy]:
     vhost = call.vhost(call.path_parameters[0])
     known = vhost.policies.by_name.get(call.path_parameters[1])
     if known is None:
-        raise not_found(f"no policy '{call.path_parameters[1]}' in vhost '{vhost.name}'")
+        raise not_found(f"there is no policy '{call.path_parameters[1]}' in vhost '{vhost.name}'")
     return vhost, known
 
 

@@ -181,7 +181,8 @@ async def clear(call: Call) -> Row:
     """
     if "filter" not in call.query:
         raise bad_request(
-            "the query has no 'filter': give the MQTT filter of the topics to clear; # for all"
+            "the parameter 'filter' is missing: give the MQTT filter of the topics to clear; the "
+            "filter '#' selects all topics"
         )
     selection = RetainedSelection(call)
     vhost, identity = selection.vhost, _identity(call, selection.vhost)
@@ -209,8 +210,8 @@ async def clear(call: Call) -> Row:
         raise ApiRefusal(
             403,
             "not_authorised",
-            f"user '{identity.name}' may publish to no topic that matches '{selection.filter}' and "
-            f"has a retained message in vhost '{vhost.name}'",
+            f"no retained message was removed, because user '{identity.name}' may not publish to "
+            f"the topics that match '{selection.filter}' in vhost '{vhost.name}'",
         )
     return {"removed": removed, "refused": refused}
 

@@ -53,7 +53,7 @@ def route_answer(call: Call, vhost: str, question: RouteQuestion, limit: int) ->
     """
     # The permissions of another user are for administrators, as in /api/permissions.
     if question.user is not None and question.user != call.identity.name:
-        call.require_administrator(f"the rights of user '{question.user}'")
+        call.require_administrator(f"read the rights of user '{question.user}'")
     return RouteAnswer(
         call.vhost(vhost),
         question,

@@ -152,8 +152,8 @@ async def _first_offset(call: Call, stream: StreamQueue) -> int:
         )
     except BrokerError:
         raise bad_request(
-            f"'offset' is '{shown(str(wanted))}': give a number from 0, first, last, next, or an "
-            "interval such as 1h"
+            f"the parameter 'offset' is '{shown(str(wanted))}': give a number from 0, first, last, "
+            "next, or an interval such as 1h"
         ) from None
     finally:
         if not stream.readers:
@@ -203,7 +203,9 @@ async def replay(call: Call) -> Row:
         vhost.exchange(exchange.decode())
     if call.broker.alarms.on:
         reason = call.broker.alarms.reason
-        raise ApiRefusal(503, "busy", f"publishers are blocked: {reason}; try again later")
+        raise ApiRefusal(
+            503, "busy", f"publishers are blocked, because the broker is {reason}; try again later"
+        )
     cursor = StreamCursor(stream, first)
     await fetch_rows(call, stream.local, first, end - first)
     published = refused = too_long = 0
@@ -231,7 +233,7 @@ async def replay(call: Call) -> Row:
             raise ApiRefusal(
                 refusal.status,
                 refusal.error,
-                f"{refusal.reason}; rows that were published before: {published}",
+                f"{refusal.reason}; rows that were published before this error: {published}",
             ) from None
         finally:
             client.close()

@@ -201,9 +201,15 @@ async def put_exchange(call: Call) -> Empty:
     kind = text(row, "type", "direct")
     call.rights(vhost).check_exchange(name, kind, options.arguments, known)
     if not known and (name.startswith("amq.") or not name):
-        raise bad_request(f"exchange name '{name}' contains reserved prefix 'amq.*', or is empty")
+        raise bad_request(_reserved("exchange", name))
     await call.make_durable(lambda ticket: vhost.declare_exchange(name, kind, options, ticket))
     return Empty(not known)
+
+
+def _reserved(kind: str, name: str) -> str:
+    """Return the error for the name of a new queue or exchange: empty, or with the prefix amq."""
+    fault = "contains reserved prefix 'amq.*'" if name else "must not be empty"
+    return f"{kind} name '{name}' {fault}"
 
 
 async def delete_exchange(call: Call) -> Empty:
@@ -309,7 +315,7 @@ async def put_queue(call: Call) -> Empty:
     arguments = with_default_type(vhost, name, table(row, "arguments"), durable, False, auto_delete)
     known = name in vhost.queues
     if not known and (name.startswith("amq.") or not name):
-        raise bad_request(f"queue name '{name}' contains reserved prefix 'amq.*', or is empty")
+        raise bad_request(_reserved("queue", name))
     call.rights(vhost).check_queue(name, arguments, known)
     await call.make_durable(
         lambda ticket: vhost.declare_queue(

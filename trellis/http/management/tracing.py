@@ -89,8 +89,8 @@ def _known(call: Call) -> tuple[VirtualHost, Trace]:
     trace = vhost.traces.find(int(number)) if number.isascii() and number.isdecimal() else None
     if trace is None:
         raise not_found(
-            f"there is no trace {number} in vhost '{vhost.name}': a trace that is not read for 30 s"
-            " ends by itself"
+            f"there is no trace '{number}' in vhost '{vhost.name}': a trace that is not read for "
+            "30 s ends by itself"
         )
     return vhost, trace
 

@@ -110,8 +110,8 @@ async def put_user(call: Call) -> Empty:
         tags = [tag.strip() for tag in tags.split(",") if tag.strip()]
     if not isinstance(tags, list) or not all(isinstance(tag, str) for tag in tags):
         raise bad_request(
-            "'tags' must be a list of tags, or a text with tags separated by commas; the tags are "
-            + ", ".join(TAGS)
+            "'tags' must be a list of tags, or a text with tags separated by commas; the tags "
+            "are " + ", ".join(TAGS)
         )
     password_hash = await _password_hash(call, name, row)
     role = text(row, "role") if "role" in row else None
@@ -135,15 +135,17 @@ async def _password_hash(call: Call, name: str, row: Row) -> str:
         password = text(row, "password")
         if not password:
             raise bad_request(
-                "the password is empty; for a user without a password, which logs in with a "
-                "certificate, set password_hash to an empty text"
+                f"the password of user '{name}' is empty; for a user without a password, which "
+                "logs in with a certificate, set password_hash to an empty text"
             )
         return await asyncio.get_running_loop().run_in_executor(
             None, HASHER.hash, password.encode("utf-8", "surrogateescape")
         )
     known = call.broker.users.by_name.get(name)
     if known is None:
-        raise bad_request("'password' or 'password_hash' is missing")
+        raise bad_request(
+            f"user '{name}' does not exist: to create the user, give 'password' or 'password_hash'"
+        )
     return known.password_hash
 
 
@@ -160,7 +162,7 @@ async def bulk_delete(call: Call) -> Empty:
     """Delete the users that the body names in the list `users`."""
     names = call.body().get("users")
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise bad_request("'users' must be a list of names")
+        raise bad_request("the field 'users' must be a list of names of users")
     for name in names:
         require_changeable(call, name)
     for done, name in enumerate(names):

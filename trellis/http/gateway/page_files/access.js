@@ -24,7 +24,7 @@ export async function show(view) {
     } catch (error) { parts = [el('p', { class: 'bad' }, error.message)]; }
     answer.replaceChildren(...parts, commandLine(line('route', '--mqtt', query.mqtt, '--publisher', query.user, ...inVhost(query.vhost))));
   } }, el('label', {}, 'user', user), el('label', {}, 'topic', topic), el('label', {}, 'vhost', vhost), el('button', { class: 'main' }, 'Check')), answer,
-  el('h2', {}, 'Who may read these topics?'), el('form', { class: 'line', onsubmit: async (event) => {
+  el('h2', {}, 'Which users may read the topics of a filter?'), el('form', { class: 'line', onsubmit: async (event) => {
     event.preventDefault();
     let part;
     try {

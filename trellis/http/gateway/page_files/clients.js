@@ -37,7 +37,7 @@ export async function one(view, name) {
     for (const session of sessions) {
       const subscriptions = (await get(['queues', session.vhost, session.inbox, 'bindings']).catch(() => [])).filter((row) => row.source);
       rest.append(el('h2', {}, `Session in vhost ${session.vhost}`), el('p', {}, `${number(session.queued)} messages wait, ${number(session.in_flight)} are in flight; ${session.persistent ? 'the session outlives the connection' : 'the session ends with the connection'}.`),
-        table('Subscriptions', [['topic filter', (row) => row.routing_key], ['exchange', (row) => row.source]], subscriptions.slice(0, 200), `${number(session.subscriptions)} subscriptions.`));
+        table('Subscriptions', [['topic filter', (row) => row.routing_key], ['exchange', (row) => row.source]], subscriptions.slice(0, 200), session.subscriptions ? `The session has ${number(session.subscriptions)} subscriptions, which this page cannot list.` : 'The session has no subscription.'));
       rest.append(el('div', { class: 'row' }, el('button', { type: 'button', class: 'danger', onclick: () => end(session, load) }, 'Delete the session…')));
     }
   };

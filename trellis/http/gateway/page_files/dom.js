@@ -72,7 +72,7 @@ export function text(row, as = 'auto') {
   }
   const plain = binary ? new TextDecoder().decode(Uint8Array.from(atob(payload), (one) => one.charCodeAt(0))) : payload;
   if (as !== 'text') {
-    try { return JSON.stringify(JSON.parse(plain), null, 1).slice(0, 8000) + cut; } catch (error) { if (as === 'json') return `not JSON: ${error.message}`; }
+    try { return JSON.stringify(JSON.parse(plain), null, 1).slice(0, 8000) + cut; } catch (error) { if (as === 'json') return `The payload is not JSON: ${error.message}`; }
   }
   return plain.slice(0, 8000) + cut;
 }

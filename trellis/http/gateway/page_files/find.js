@@ -12,7 +12,7 @@ async function among(path, needle, nameOf = (row) => row.name) {
 // Lists the objects whose names contain the text, by kind, each kind with the command that lists the same objects. A kind that the user
 // may not see is left out.
 export async function show(view, needle) {
-  view.append(el('h1', {}, `Found: ${needle}`));
+  view.append(el('h1', {}, `Search for “${needle}”`));
   const page = { page: 1, page_size: SHOWN }, query = { ...page, name: needle, sort: 'name' };
   const list = (kind, column) => line('list', kind, ...containing(column, needle));
   const kinds = [

@@ -2,7 +2,7 @@ import { commandLine, el } from './dom.js';
 
 // Shows the problems that `trellis why` prints, when the broker has answered.
 export async function findings(place, answer) {
-  place.replaceChildren(el('p', { class: 'soft' }, 'Looking…'));
+  place.replaceChildren(el('p', { class: 'soft' }, 'The broker looks for problems…'));
   let report;
   try { report = await answer; } catch (error) { place.replaceChildren(el('p', { class: 'soft' }, error.message)); return; }
   place.replaceChildren(...(report.findings.length

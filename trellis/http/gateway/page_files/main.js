@@ -52,7 +52,7 @@ async function begin() {
   views.replaceChildren(...Object.entries(VIEWS).map(([name, view]) => el('a', { href: `#/${name}` }, view.title)));
   who.replaceChildren(`${user.user} `, el('button', { type: 'button', onclick: logout }, 'Log out'));
   if (user.tags.some((tag) => ['administrator', 'monitoring'].includes(tag))) live.start(trouble, () => check());
-  else trouble('The view Now needs a user with the tag monitoring or administrator.');
+  else trouble(`The view Now shows no figures, because user ${user.user} lacks the tag monitoring or administrator.`);
   await route();
 }
 
@@ -79,7 +79,7 @@ async function route() {
   const mine = location.hash;
   try {
     const show = { queue: () => queues.one(view, rest[0], rest[1]), client: () => clients.one(view, rest[0]), stream: () => streams.one(view, rest[0], rest[1]), find: () => find.show(view, rest[0] ?? '') }[wanted] ?? (() => VIEWS[wanted].show(view));
-    if (!(wanted in VIEWS) && !['queue', 'client', 'stream', 'find'].includes(wanted)) throw new Error(`The page has no view ${wanted}.`);
+    if (!(wanted in VIEWS) && !['queue', 'client', 'stream', 'find'].includes(wanted)) throw new Error(`This page has no view “${wanted}”. Choose a view above.`);
     document.title = `${VIEWS[owner]?.title ?? 'Find'} · Trellis`;
     const end = await show();
     if (typeof end === 'function') { if (location.hash === mine) leave = end; else end(); }

@@ -89,7 +89,7 @@ async function settings(view) {
   const draw = () => {
     used.textContent = line('list', 'settings', ...containing('name', word.value), ...(all.checked ? [] : ['--filter', 'source!=default']));
     const chosen = rows.filter((row) => (all.checked || row.source !== 'default' || row.after_restart) && row.name.includes(word.value));
-    place.replaceChildren(table(`${all.checked ? 'Settings' : 'Settings that differ from their defaults'}: ${number(chosen.length)} of ${number(rows.length)}`, [['setting', (row) => row.name, 'k'], ['value', (row) => (row.value.length > 100 ? `${row.value.slice(0, 100)}…` : row.value)], ['source', (row) => row.source], ['value after a restart', (row) => row.after_restart]], chosen, all.checked || word.value ? 'No setting has this name.' : 'All settings have their defaults.'));
+    place.replaceChildren(table(`${all.checked ? 'Settings' : 'Settings that differ from their defaults'}: ${number(chosen.length)} of ${number(rows.length)}`, [['setting', (row) => row.name, 'k'], ['value', (row) => (row.value.length > 100 ? `${row.value.slice(0, 100)}…` : row.value)], ['source', (row) => row.source], ['value after a restart', (row) => row.after_restart]], chosen, all.checked || word.value ? 'No setting has a name with this text.' : 'All settings have their defaults.'));
   };
   view.append(el('h2', {}, 'Settings'), el('form', { class: 'line', oninput: draw, onsubmit: (event) => event.preventDefault() }, el('label', {}, 'with the name', word), el('label', {}, 'also settings with their defaults', all)), place, used);
   draw();

@@ -56,7 +56,7 @@ export function show(view) {
       card(number(one.queues), 'queues'), card(number(one.consumers), 'consumers'), card(age(one.uptime), 'since the start'));
     changed.textContent = `Changed in the last minute: ${changes(one)}.`;
     const name = (row) => (row.session ? link(['client', clientOf(row.name)], `session ${clientOf(row.name)}`) : link(['queue', row.vhost, row.name], row.name));
-    slowest.replaceChildren(table('Queues and sessions whose first message waits longest', [['name', name], ['first waits', (row) => age(row.head_age_ms / 1000), 'n'], ['messages', (row) => number(row.messages), 'n'], ['consumers', (row) => number(row.consumers), 'n']], one.slowest, 'No message waits.'));
+    slowest.replaceChildren(table('Queues and sessions whose first message waits longest', [['name', name], ['first message waits', (row) => age(row.head_age_ms / 1000), 'n'], ['messages', (row) => number(row.messages), 'n'], ['consumers', (row) => number(row.consumers), 'n']], one.slowest, 'No message waits.'));
     unroutable.replaceChildren(table('Topics of the last hour with the most messages that reached no queue and no session', [['routing key', (row) => row.routing_key], ['exchange', (row) => row.exchange || '(default)'], ['messages', (row) => number(row.messages), 'n']], one.unroutable_topics, 'Each message of the last hour reached a queue or a session.'));
     deepest.replaceChildren(table('Queues and sessions with the most messages', [
       ['name', name],

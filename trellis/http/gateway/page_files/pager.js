@@ -43,7 +43,7 @@ export function pager(view, noun, sort, load, columns, empty, kind, names = {}) 
     if (mine !== turn) return undefined;
     total = page.total_count;
     const active = document.activeElement, key = place.contains(active) ? active.textContent : null;
-    place.replaceChildren(table(`${number(page.filtered_count)} of ${number(page.total_count)} ${noun}s`, columns(order), page.items, state.name ? `No ${noun} has this name.` : empty, order));
+    place.replaceChildren(table(`${number(page.filtered_count)} of ${number(page.total_count)} ${noun}s`, columns(order), page.items, state.name ? `No ${noun} has a name with this text.` : empty, order));
     if (key !== null) [...place.querySelectorAll('button, a')].find((one) => one.textContent === key)?.focus();
     before.disabled = page.page <= 1;
     after.disabled = page.page >= page.page_count;

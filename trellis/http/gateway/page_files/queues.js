@@ -10,7 +10,7 @@ export async function show(view) {
   view.append(el('h1', {}, 'Queues'));
   const list = pager(view, 'queue', 'messages_ready', (query) => get(['queues'], { ...query, sessions: false }), (order) => [
     ['name', (row) => link(['queue', row.vhost, row.name], row.name), '', 'name'], ['ready', (row) => number(row.messages_ready), 'n', 'messages_ready'], ['unacknowledged', (row) => number(row.messages_unacknowledged), 'n', 'messages_unacknowledged'],
-    ['first waits', (row) => waits(row), 'n', 'head_age_ms'], ['in/s', (row) => rate(row.message_stats?.publish_details?.rate), 'n'], ['out/s', (row) => rate(row.message_stats?.deliver_get_details?.rate), 'n'],
+    ['first message waits', (row) => waits(row), 'n', 'head_age_ms'], ['in/s', (row) => rate(row.message_stats?.publish_details?.rate), 'n'], ['out/s', (row) => rate(row.message_stats?.deliver_get_details?.rate), 'n'],
     // A narrow screen shows the first columns only; the others come with scrolling.
     ['consumers', (row) => number(row.consumers), 'n', 'consumers'], ['vhost', (row) => row.vhost, '', 'vhost'], ['type', (row) => row.type, '', 'type'], ['policy', (row) => row.policy ?? ''],
   ], 'There is no queue yet. Declare one with a client, or import definitions with `trellis definitions import`.', 'queues', { type: 'kind' });
@@ -82,7 +82,7 @@ async function pause(at, paused, load, say) {
 async function begin(at, action, body, words, shown, load) {
   const trial = await ask('POST', `${path(...at)}/${action}`, { ...body, dry_run: true });
   const parts = trial.queues.map((row) => `${number(row.messages)} to queue ${row.name}`);
-  const stay = Object.entries(trial.refused ?? {}).map(([reason, count]) => `${number(count)} stay: ${reason}`);
+  const stay = Object.entries(trial.refused ?? {}).map(([reason, count]) => `${number(count)} stay in the queue: ${reason}`);
   if (!parts.length) { shown.replaceChildren(el('p', { class: 'soft' }, `No message would be moved. ${stay.join('; ')}`)); return; }
   if (!await agree(`Messages that would be moved: ${[...parts, ...stay].join('; ')}.`, 'Move them', line(...words))) return;
   const { id } = await ask('POST', `${path(...at)}/${action}`, body);

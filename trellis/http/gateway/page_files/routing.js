@@ -48,7 +48,7 @@ function explained(explanation) {
       : el('li', {}, `“${row.binding_key}” → ${row.destination_type} ${row.destination}: ${row.reason}`)), rest((explanation.exchanges.find((row) => row.name === name)?.matched ?? 0) - explanation.bindings.filter((row) => row.exchange === name).length, 'bindings', 'li')));
   parts.push(el('ul', { class: 'tree' }, branch(explanation.exchange, new Set())));
   parts.push(table('What each queue does with the message', [['queue', (row) => `${row.type} ${row.name}`], ['verdict', (row) => row.verdict.replaceAll('_', ' ')], ['why', (row) => row.text]], explanation.queues, 'The message reaches no queue and no session.'));
-  for (const [verdict, count] of Object.entries(explanation.verdicts)) parts.push(...rest(count - explanation.queues.filter((row) => row.verdict === verdict).length, `queues: ${verdict.replaceAll('_', ' ')}`, 'p'));
+  for (const [verdict, count] of Object.entries(explanation.verdicts)) parts.push(...rest(count - explanation.queues.filter((row) => row.verdict === verdict).length, `queues with the verdict “${verdict.replaceAll('_', ' ')}”`, 'p'));
   if (explanation.near_misses.length) parts.push(el('h2', {}, 'Near misses'), el('ul', { class: 'plain' }, explanation.near_misses.map((row) => el('li', {}, el('b', {}, row.binding_key), ` → ${row.destination_type} ${row.destination}: ${row.text}`))));
   return parts;
 }

@@ -24,7 +24,7 @@ export function sandbox(vhost) {
   const list = el('ul', { class: 'plain' }), answer = el('div', { role: 'status' }), trying = el('button', { type: 'button', class: 'main', onclick: () => run() }, 'Try it');
   const draw = () => {
     list.replaceChildren(...changes.map((row, at) => el('li', {}, el('b', {}, row.change === 'add' ? 'with ' : 'without '), named(row), ' ',
-      el('button', { type: 'button', onclick: () => { changes.splice(at, 1); draw(); } }, 'Forget'))));
+      el('button', { type: 'button', onclick: () => { changes.splice(at, 1); draw(); } }, 'Remove from the trial'))));
     trying.disabled = !changes.length;
     answer.replaceChildren(...(changes.length ? [commandOf(vhost(), changes)] : []));
   };
@@ -34,7 +34,7 @@ export function sandbox(vhost) {
   };
   const run = async () => {
     const used = commandOf(vhost(), changes);
-    answer.replaceChildren(el('p', { class: 'soft' }, 'Trying…'), used);
+    answer.replaceChildren(el('p', { class: 'soft' }, 'The broker tries the changes…'), used);
     try { answer.replaceChildren(...result(await ask('POST', path('route', 'try'), { vhost: vhost(), changes })), used); } catch (error) { answer.replaceChildren(el('p', { class: 'bad' }, error.message), used); }
   };
   draw();
@@ -58,12 +58,12 @@ function commandOf(vhost, changes) {
 
 function result(trial) {
   const since = Math.max(0, Date.now() / 1000 - trial.since);
-  const parts = [el('p', {}, `Tried on ${topics(trial.topics)} with ${messages(trial.messages)} of the last ${age(since)}.`)];
+  const parts = [el('p', {}, `The changes were tried on ${topics(trial.topics)} with ${messages(trial.messages)} of the last ${age(since)}.`)];
   const say = (truth, text, kind = 'soft') => { if (truth) parts.push(el('p', { class: kind }, text)); };
   say(!trial.complete, `The broker knows ${topics(trial.topics_known)}, but the trial ended before it had tried all of them, because it had to follow too many bindings.`, 'warn');
   say(trial.unremembered, `Not tried: ${messages(trial.unremembered)} with topics that the broker does not remember.`, 'warn');
   say(trial.by_headers, `${topics(trial.by_headers)} pass an exchange that routes by headers: the result for these topics holds for messages without headers.`, 'warn');
-  say(trial.estimated, `${topics(trial.estimated)} pass an exchange that routes by headers: their numbers are estimates from samples of the messages.`);
+  say(trial.estimated, `${topics(trial.estimated)} pass an exchange that routes by headers: the numbers for these topics are estimates from samples of the messages.`);
   say(trial.newly_unroutable, `${messages(trial.newly_unroutable)} would reach no queue and no session any more.`, 'bad');
   say(trial.newly_routed, `Messages that reach no queue and no session now, but would reach one: ${number(trial.newly_routed)}.`);
   parts.push(table('The changed bindings', [['change', (row) => (row.change === 'add' ? 'with' : 'without')], ['binding', named], ['topics that match', (row) => number(row.topics), 'n'], ['messages', (row) => number(row.messages), 'n']], trial.changes, ''),

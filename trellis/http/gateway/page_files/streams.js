@@ -97,7 +97,7 @@ function replaying(view, vhost, name, stream, load) {
   const run = async () => {
     if (going) { going = false; return; }
     const first = Number(from.value), end = Math.min(Number(to.value), (await load()).durable);
-    if (first >= end) { statusLine.textContent = `There is no row from offset ${number(first)} to before offset ${number(end)}.`; return; }
+    if (first >= end) { statusLine.textContent = `No row was replayed: the first offset, ${number(first)}, must be lower than the offset at which the replay ends, ${number(end)}.`; return; }
     if (!await agree(`Up to ${number(end - first)} messages, the rows from offset ${number(first)} to ${number(end - 1)}, will be published again to ${exchange.value ? `exchange ${exchange.value}` : 'the exchanges that they came from'}.`, 'Publish them', words())) return;
     going = true;
     button.textContent = 'Stop';

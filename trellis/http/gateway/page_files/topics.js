@@ -52,7 +52,7 @@ export async function show(view) {
   };
   const watching = el('button', { type: 'button', onclick: toggle }, 'Watch live');
   view.append(el('h1', {}, 'Topics'), el('form', { class: 'line', onsubmit: again },
-    el('label', {}, 'topic filter', filter), el('label', {}, 'vhost', vhost), el('button', { class: 'main' }, 'Show'), watching, el('button', { type: 'button', class: 'danger', onclick: clear }, 'Remove…')), lively, where, tree, used);
+    el('label', {}, 'topic filter', filter), el('label', {}, 'vhost', vhost), el('button', { class: 'main' }, 'Show'), watching, el('button', { type: 'button', class: 'danger', onclick: clear }, 'Remove retained messages…')), lively, where, tree, used);
   const topic = el('input', { size: 28, required: true, placeholder: 'plant/7/set' }), payload = el('input', { size: 28 }), retain = el('input', { type: 'checkbox' }), statusLine = el('p', { role: 'status' }), command = commandLine('');
   view.append(el('h2', {}, 'Publish'), el('form', { class: 'line', onsubmit: async (event) => {
     event.preventDefault();
