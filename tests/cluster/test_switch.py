@@ -70,7 +70,7 @@ def test_the_command_names_the_connections_that_are_closed(
     done = run_command(*words, os.devnull, *login, "second", "--yes")
     assert (done.returncode, done.stdout, done.stderr) == (
         0,
-        "handed over to node 'second'\n",
+        "handed the log of the cluster over to node 'second'\n",
         "",
     )
     second.wait_for("ready")
@@ -115,7 +115,7 @@ def test_switch_keeps_all_confirmed_messages_and_needs_no_silence(
         assert not broken.is_set()
     assert switch(first, to) == (200, {"to": "second"})
     assert first.process.wait(PATIENCE) == FENCED
-    assert "handed over to node 'second'" in first.errors.read_text()
+    assert "handed the log of the cluster over to node 'second'" in first.errors.read_text()
     second.wait_for("ready")
     assert broken.wait(PATIENCE)
     again = second.channel()

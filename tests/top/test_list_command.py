@@ -49,7 +49,7 @@ async def test_rows_are_filtered_sorted_and_limited(broker: Running, commands: C
             "trellis: there is no vhost 'aa'; the nearest is 'a'; next: trellis vhosts list\n"
         )
     assert await commands.fails("list", "users", "--vhost", "a", code=2) == (
-        "trellis: the rows of users belong to no virtual host: leave out --vhost\n"
+        "trellis: the objects of kind users belong to no virtual host: leave out --vhost\n"
     )
     assert await names(commands, "--filter", "name=orders*") == ["orders", "orders.dead"]
     assert await names(commands, "--filter", "name!=orders*") == ["empty", "other"]

@@ -52,10 +52,13 @@ def add(commands: Commands) -> None:
     tool.add_argument(
         "--amqp",
         metavar="URL",
-        help="amqp://USER:PASSWORD@HOST:PORT/VHOST [amqp://guest:guest@127.0.0.1:5672/]",
+        help="URL of an AMQP broker: amqp://USER:PASSWORD@HOST:PORT/VHOST "
+        "[amqp://guest:guest@127.0.0.1:5672/]",
     )
     tool.add_argument(
-        "--mqtt", metavar="URL", help="mqtt://USER:PASSWORD@HOST:PORT [mqtt://127.0.0.1:1883]"
+        "--mqtt",
+        metavar="URL",
+        help="URL of an MQTT broker: mqtt://USER:PASSWORD@HOST:PORT [mqtt://127.0.0.1:1883]",
     )
     tool.add_argument(
         "--pid",
@@ -88,7 +91,7 @@ def add(commands: Commands) -> None:
         type=number(float, 0.001),
         default=0.0,
         help="publish R messages per second, and measure the latency of each [as many as the "
-        "workload's window allows]",
+        "workload's limit of messages in flight allows]",
     )
     tool.add_argument(
         "--size",
