@@ -62,7 +62,9 @@ async def test_rows_are_filtered_sorted_and_limited(broker: Running, commands: C
         "orders",
     ]
     assert await names(commands, "--sort", "name") == ["empty", "orders", "orders.dead", "other"]
-    assert await commands.out("list", "queues", "--filter", "none") == "no queues\n"
+    assert await commands.out("list", "queues", "--filter", "none") == (
+        "no queues satisfy the conditions of --filter\n"
+    )
     lines = await commands.out("list", "queues", "--columns", "name,messages_ready", "--limit", "1")
     assert lines.splitlines() == ["name    messages_ready", "orders               3"]
 
@@ -175,7 +177,9 @@ async def test_wrong_columns_of_an_empty_list_are_refused(
     ):
         assert says in await commands.fails("list", kind, *words, code=2)
     words = ["--filter", f"{column}=1", "--sort", column, "--columns", column]
-    assert await commands.out("list", kind, *words) == f"no {noun}\n"
+    assert await commands.out("list", kind, *words) == (
+        f"no {noun} satisfy the conditions of --filter\n"
+    )
 
 
 async def test_consumers_channels_users_and_retained_messages_are_listed(

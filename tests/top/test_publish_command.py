@@ -200,7 +200,7 @@ async def test_tail_needs_the_read_permission_of_the_exchange(
     [
         ([], 2, "give EXCHANGE or --mqtt FILTER"),
         (["amq.default"], 2, "the default exchange cannot be followed"),
-        (["amq.topic", "--mqtt", "a"], 2, "give either"),
+        (["amq.topic", "--mqtt", "a"], 2, "both choose the messages"),
         (["amq.headers", "--header", "x"], 2, "--header: header 'x'"),
         (["none"], 1, "no exchange 'none'"),
     ],

@@ -207,7 +207,7 @@ async def test_a_role_in_use_names_what_its_users_lose(broker: Running, commands
     await commands.out("roles", "set", "devices", ".*", ".*", ".*")
     words = ("roles", "set", "devices", ".*", "^a", ".*", "--rule", "allow publish a")
     assert await consequences(commands, *words) == [
-        "role 'devices' will grant less in vhost '/':",
+        "role 'devices' will grant fewer rights in vhost '/':",
         "  write '.*' -> '^a'",
         "  topic rules: none, so that all topics are permitted -> 1 topic rule",
         (

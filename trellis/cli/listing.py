@@ -214,7 +214,11 @@ def _text(rows: list[Row], arguments: argparse.Namespace) -> str:
     if arguments.json:
         return msgspec.json.format(msgspec.json.encode(rows)).decode()
     if not rows:
-        return f"no {_NOUNS.get(arguments.kind, arguments.kind)}"
+        nouns = _NOUNS.get(arguments.kind, arguments.kind)
+        if arguments.filter:
+            return f"no {nouns} satisfy the conditions of --filter"
+        vhost = "" if arguments.vhost is None else f" in vhost '{arguments.vhost}'"
+        return f"no {nouns}{vhost}"
     columns = columns_of(rows)
     wide = _WIDE.get(arguments.kind)
     if wide is not None and not arguments.wide and not arguments.columns:

@@ -49,7 +49,7 @@ def role_change_lines(client: ApiClient, name: str, vhosts: Row) -> list[str]:
         users, losing = count_text(answer["users"], "user"), count_text(row["losing"], "user")
         have = "has" if answer["users"] == 1 else "have"
         lines += [
-            f"role '{name}' will grant less in vhost '{row['vhost']}':",
+            f"role '{name}' will grant fewer rights in vhost '{row['vhost']}':",
             *_lost_lines(row["lost"]),
             (
                 f"{users} {have} role '{name}'; users that will lose these rights, because they "
