@@ -63,8 +63,9 @@ def test_the_command_names_the_connections_that_are_closed(
     login = ("--user", "guest", "--password", "guest")
     done = run_command(*words, os.devnull, *login)
     assert (done.returncode, done.stdout) == (2, "") and done.stderr == (
-        "node 'first' will hand the log over to the standby that has most of the log, and end its "
-        f"process\n2 open connections will be closed; the clients must connect again\n{UNASKED}"
+        "node 'first' will hand the log of the cluster over to the standby that has most of the "
+        "log, and will end its process\n"
+        f"2 open connections will be closed; the clients must connect again\n{UNASKED}"
     )
     publish(channel, range(1))  # The node is active, and the connection open.
     done = run_command(*words, os.devnull, *login, "second", "--yes")
@@ -115,7 +116,7 @@ def test_switch_keeps_all_confirmed_messages_and_needs_no_silence(
         assert not broken.is_set()
     assert switch(first, to) == (200, {"to": "second"})
     assert first.process.wait(PATIENCE) == FENCED
-    assert "handed the log of the cluster over to node 'second'" in first.errors.read_text()
+    assert "handed over to node 'second'" in first.errors.read_text()
     second.wait_for("ready")
     assert broken.wait(PATIENCE)
     again = second.channel()
