@@ -131,10 +131,10 @@ def test_each_expectation_has_a_line_and_one_that_fails_gives_exit_code_1(
         lines[1:6],
         [
             "unknown: exchange 'none', key 'a': no exchange 'none' in vhost '/'",
-            "'log' receives the message: '' of exchange 'archive'",
+            "queue 'log' receives the message: binding '' of exchange 'archive'",
             "'sensors' -> queue 'temps': the binding would match if the routing key had one more",
-            "'temps' does not receive the message: write access to exchange 'amq.topic'",
-            "'temps' does not receive the message: no binding to this queue matches",
+            "queue 'temps' does not receive the message: write access to exchange 'amq.topic'",
+            "queue 'temps' does not receive the message: no binding to this queue matches",
         ],
         strict=True,
     ):
@@ -160,7 +160,10 @@ def test_each_expectation_has_a_line_and_one_that_fails_gives_exit_code_1(
         (["route", "--expect", "none.toml"], "cannot read none.toml"),
         (["route", "--expect", "bad.toml", "--publisher", "ann"], "--expect cannot be combined"),
         (["route", "--expect", "bad.toml"], "fields of an expectation are exchange, key,"),
-        (["route", "--expect", "empty.toml"], "name at least one queue in `queues`"),
+        (
+            ["route", "--expect", "empty.toml"],
+            "an expectation needs at least one queue in `queues`",
+        ),
         (["route", "a", "b", "--definitions", "none.json"], "cannot read none.json"),
     ],
 )

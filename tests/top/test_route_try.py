@@ -250,7 +250,7 @@ async def test_the_command_prints_the_trial(broker: Running) -> None:
 
     arguments = ("--remove", "amq.topic", "plant.*.temp", "temps", "--add", "amq.topic", "#", "all")
     _, text = await route(broker, *arguments)
-    assert text.startswith("tried 1 topic with 3 messages of the last ")
+    assert text.startswith("the trial used 1 topic with 3 messages of the last ")
     assert text.partition("\n\n")[2] == (
         "remove binding 'plant.*.temp' of 'amq.topic' to queue 'temps': matches 1 topic, "
         "3 messages\n"

@@ -68,7 +68,9 @@ def add(commands: Commands) -> None:
         help="process IDs (PIDs) of the broker, whose CPU time and memory are reported",
     )
     tool.add_argument(
-        "--children", action="store_true", help="include all child processes of --pid"
+        "--children",
+        action="store_true",
+        help="include all child processes of the processes of --pid",
     )
     amount = tool.add_mutually_exclusive_group()
     amount.add_argument(

@@ -128,8 +128,8 @@ def _add_tool(
 
 def _needs_tool(arguments: argparse.Namespace) -> int:
     raise CommandError(
-        "name a tool: check, status, switch, seed, forget, adopt or demo (see `trellis cluster "
-        "--help`)",
+        "`trellis cluster` needs a tool: check, status, switch, seed, forget, adopt or demo (see "
+        "`trellis cluster --help`)",
         2,
     )
 

@@ -178,8 +178,8 @@ def _add_question(tools: Any, name: str, text: str, usage: str) -> Parser:
 
 def _needs_job(arguments: argparse.Namespace) -> int:
     raise CommandError(
-        "name a job: lake, traffic, whatif, audit, advise, report, bench or demo "
-        "(see `trellis pipeline --help`)",
+        "`trellis pipeline` needs a job: lake, traffic, whatif, audit, advise, report, bench or "
+        "demo (see `trellis pipeline --help`)",
         2,
     )
 

@@ -98,7 +98,8 @@ def lines_of(answer: dict[str, Any], now: float) -> Iterator[str]:
     """
     ago = time_text(max(0.0, now - answer["since"]))
     tried = count_text(answer["topics"], "topic")
-    yield f"tried {tried} with {count_text(answer['messages'], 'message')} of the last {ago}"
+    messages = count_text(answer["messages"], "message")
+    yield f"the trial used {tried} with {messages} of the last {ago}"
     if not answer["complete"]:
         known = count_text(answer["topics_known"], "topic")
         yield f"the broker ended the trial early: it did not try all {known} that it remembers"

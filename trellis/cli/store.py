@@ -94,7 +94,8 @@ def _add(
 
 def _needs_tool(arguments: argparse.Namespace) -> int:
     raise CommandError(
-        "name a tool: verify, dump, repair or backup (see `trellis store --help`)", 2
+        "`trellis store` needs a tool: verify, dump, repair or backup (see `trellis store --help`)",
+        2,
     )
 
 

@@ -84,7 +84,9 @@ def _add(
 
 def _needs_tool(arguments: argparse.Namespace) -> int:
     raise CommandError(
-        "name a tool: list, head, export or archive (see `trellis stream --help`)", 2
+        "`trellis stream` needs a tool: list, head, export or archive (see `trellis "
+        "stream --help`)",
+        2,
     )
 
 
