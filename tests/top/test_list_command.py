@@ -43,7 +43,7 @@ async def test_rows_are_filtered_sorted_and_limited(broker: Running, commands: C
     await filled(broker)
     assert await names(commands) == ["orders", "orders.dead", "empty", "other"]
     assert await names(commands, "--vhost", "a") == ["other"]
-    assert await commands.out("list", "policies", "--vhost", "a") == "no policies\n"
+    assert await commands.out("list", "policies", "--vhost", "a") == "no policies in vhost 'a'\n"
     for kind in ("queues", "policies", "delayed"):
         assert await commands.fails("list", kind, "--vhost", "aa") == (
             "trellis: there is no vhost 'aa'; the nearest is 'a'; next: trellis vhosts list\n"
