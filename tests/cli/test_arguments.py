@@ -85,6 +85,14 @@ def test_help_of_a_command_shows_only_the_settings_that_it_uses(
     assert sorted(flag for flag in shown if flag in flags - own) == used
 
 
+def test_help_breaks_no_name_at_a_hyphen(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    _, out, _ = run(capsys, "policies", "set", "--help")
+    assert "'{\"max-length\": 1000}'" in out and re.search(r"\w-$", out, re.MULTILINE) is None
+
+
 @pytest.mark.parametrize(
     ("line", "used"),
     [

@@ -129,7 +129,7 @@ def test_node_is_seeded_from_a_running_one_and_takes_over(
     cluster: ClusterSettings, nodes: list[NodeProcess], tmp_path: Path
 ) -> None:
     code, output, _ = command(cluster, "status")
-    assert (code, "no node has reported" in output) == (1, True)
+    assert (code, f"no node of cluster '{cluster.name}' has reported" in output) == (1, True)
     first = started(nodes, node_on_kafka(cluster, tmp_path / "first", OFTEN), "active")
     channel = first.channel()
     channel.queue_declare(QUEUE, durable=True)

@@ -103,7 +103,8 @@ async def test_a_user_is_made_given_rights_and_deleted(
     code, _, err = await trellis(broker, capsys, "users", "delete", "ann")
     assert code == 2
     assert err.startswith(
-        "user 'ann' will be deleted: 0 connections will be closed, and its MQTT sessions will end\n"
+        "user 'ann' will be deleted: 0 connections of the user will be closed, and its MQTT "
+        "sessions will end\n"
     )
     await run("users", "delete", "ann", "--yes")
     assert "ann" not in await run("users", "list")

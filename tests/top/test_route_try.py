@@ -232,8 +232,8 @@ async def test_the_command_tries_bindings_with_arguments(broker: Running) -> Non
     code, text = await route(broker, *binding, "x-match=any", "kind=order", "n=3")
     assert code == 0, text
     assert text.partition("\n\n")[2] == (
-        "add '' of 'amq.headers' to queue 'all' (x-match=any kind=order n=3): matches 1 topic, "
-        "1 message\n\n"
+        "add binding '' of 'amq.headers' to queue 'all' (x-match=any kind=order n=3): matches "
+        "1 topic, 1 message\n\n"
         "queue 'all' gains 1 message of 1 topic\n  1  amq.headers  k\n"
         "messages that reach no queue now, and would reach one: 1\n"
     )
@@ -250,10 +250,11 @@ async def test_the_command_prints_the_trial(broker: Running) -> None:
 
     arguments = ("--remove", "amq.topic", "plant.*.temp", "temps", "--add", "amq.topic", "#", "all")
     _, text = await route(broker, *arguments)
-    assert text.startswith("tried 1 topic with 3 messages of the last ")
+    assert text.startswith("the trial used 1 topic with 3 messages of the last ")
     assert text.partition("\n\n")[2] == (
-        "remove 'plant.*.temp' of 'amq.topic' to queue 'temps': matches 1 topic, 3 messages\n"
-        "add '#' of 'amq.topic' to queue 'all': matches 1 topic, 3 messages\n\n"
+        "remove binding 'plant.*.temp' of 'amq.topic' to queue 'temps': matches 1 topic, "
+        "3 messages\n"
+        "add binding '#' of 'amq.topic' to queue 'all': matches 1 topic, 3 messages\n\n"
         "queue 'temps' loses 3 messages of 1 topic\n  3  amq.topic  plant.1.temp\n\n"
         "queue 'all' gains 3 messages of 1 topic\n  3  amq.topic  plant.1.temp\n"
     )
