@@ -246,7 +246,7 @@ def _flat(prefix: str, table: dict[str, object]) -> Iterator[tuple[str, OptionVa
 def cluster_problems(cluster: ClusterSettings) -> Iterator[tuple[tuple[str, ...], str]]:
     """Yield a Problem (see checks.py) for each rule that the section [cluster] breaks."""
     if cluster.enabled and not cluster.name:
-        problem = "a cluster needs cluster.name, the name of the broker on all of its nodes"
+        problem = "a cluster needs cluster.name; set it to the same name on all of its nodes"
         yield ("cluster.name", "cluster.servers"), problem
     try:
         _ = cluster.timing
