@@ -185,7 +185,7 @@ def _add_listener(
             line.place,
             line.text,
             f"`{section}` has port {table['port']} already, and Trellis has one port of each kind; "
-            "forward the port",
+            f"forward port {port} to port {table['port']}",
         )
         return False
     known = table.get("host", "").split(",") if table.get("port") is not None else []
