@@ -188,6 +188,6 @@ class KafkaReader:
             return LogBehind(text)
         return LogShorter(
             f"{text}: records were lost, or the topic was created again; keep the data "
-            "directories of all nodes, and begin a new topic with the one that has most of the log "
-            "(`trellis cluster adopt`)"
+            "directories of all nodes, and begin a new topic with the directory that has most of "
+            "the log (`trellis cluster adopt`)"
         )
