@@ -253,7 +253,7 @@ def _add_websocket(
     report.differs(
         line.place,
         line.text,
-        f"clients must use the path {_WEBSOCKET_PATH}; Mosquitto accepts every path (`ws.path`)",
+        f"clients must use the path {_WEBSOCKET_PATH} (`ws.path`); Mosquitto accepts every path",
     )
     origins = [each.value for each in listener.lines.get("websockets_origin", [])]
     if origins:

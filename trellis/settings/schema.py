@@ -176,8 +176,8 @@ class Auth(Section, frozen=True, kw_only=True):
         int,
         option(
             "seconds for which the broker remembers a verified password after a login, and after "
-            "the last connection with this password ends, so that the next login needs no hashing; 0 "
-            "remembers none",
+            "the last connection with this password ends, so that the next login needs no hashing; "
+            "0 remembers none",
             ge=0,
             le=86_400,
             unit="s",
