@@ -161,8 +161,8 @@ class KafkaReader:
             return
         if offset > due:
             raise LogHole(
-                f"topic '{self._name}' has no record at offset {due}, but one at {offset}: it was "
-                "compacted, or another program writes to it; run `trellis cluster check`"
+                f"topic '{self._name}' has no record at offset {due}, but one at {offset}: the "
+                "topic was compacted, or another program writes to it; run `trellis cluster check`"
             )
         records.append((offset, message.value() or b""))
 

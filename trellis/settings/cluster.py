@@ -151,8 +151,8 @@ class ClusterSettings(Section, frozen=True, kw_only=True):
     keep_time: Annotated[
         float,
         option(
-            "seconds after which the active node appends a mark even if cluster.keep is not "
-            "reached",
+            "seconds after which the active node appends a mark even if the log has grown by less "
+            "than a quarter of cluster.keep",
             ge=1,
             le=86_400,
             unit="s",
