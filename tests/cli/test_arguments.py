@@ -247,7 +247,7 @@ def test_rules_that_only_a_broker_must_obey_are_not_checked_by_a_client(
     assert error.startswith(f"no answer from https://127.0.0.1:{port} (Connection refused)")
     assert "both have port" in error_of(capsys, "check-config", "--http-port", port)
     error = error_of(capsys, "check-config", "--http-tls", "true", "--amqp-port", "1")
-    assert error.startswith("--http-tls: http.tls: http.tls needs a certificate")
+    assert error.startswith("--http-tls: http.tls: HTTPS needs a certificate")
 
 
 def test_the_nearest_flag_is_one_that_the_command_accepts(

@@ -182,7 +182,8 @@ def test_forgotten_node_does_not_stop_trimming(
     lines = errors.splitlines()
     assert (code, output) == (2, "") and f"{errors.splitlines()[-1]}\n" == UNASKED, errors
     assert lines[0] == (
-        "node 'second' will be removed from the list of nodes: its records can be trimmed"
+        "node 'second' will be removed from the list of nodes: the records that are kept for this "
+        "node can be trimmed"
     )
     kept = re.fullmatch(
         r"the node's last report is \d+ s old; it lacks (\d+) records of the log, and the log is "
