@@ -238,17 +238,24 @@ def test_exported_definitions_are_imported_elsewhere_and_again() -> None:
             {"user": "ann", "vhost": "/", "rules": "allow all #"},
             "must be a list of strings",
         ),
-        ("operator_policies", {"name": "p"}, "operator_policies[0] 'p': lacks the field 'vhost'"),
+        (
+            "operator_policies",
+            {"name": "p"},
+            "operator_policies[0] 'p': the object lacks the field 'vhost'",
+        ),
         (
             "queues",
             {"nme": "x", "y" * 99: 1, "durable": True},
-            "queues[0]: lacks the fields 'vhost', 'name', and has the unknown fields 'nme', '"
-            + "y" * 50
-            + "'",
+            "queues[0]: the object lacks the fields 'vhost', 'name', and has the unknown fields "
+            "'nme', '" + "y" * 50 + "'",
         ),
         ("queues", {"vhost": None, "name": "q"}, "field 'vhost' must be a string, not None"),
         ("bindings", {"vhost": "/"}, "lacks the fields 'source', 'destination', 'routing_key'"),
-        ("bindings", {"source": "", "vhost": "/"}, "bindings[0] ' -> ': lacks the fields 'des"),
+        (
+            "bindings",
+            {"source": "", "vhost": "/"},
+            "bindings[0] ' -> ': the object lacks the fields 'des",
+        ),
     ],
 )
 def test_import_reports_unknown_definitions_and_imports_the_others(
@@ -274,9 +281,9 @@ def test_a_new_user_whose_rules_are_refused_may_use_no_topic() -> None:
     users.set_permission("/", "bob", ".*", ".*", ".*")
     imported = taken(world, document)
     assert [line.partition("; until")[0] for line in imported.refused] == [
-        f"topic_rules[{at}] '{name}': rule of user '{name}' in vhost '/': 'allow all {{user}}/#': "
-        "there is no variable {user}; the nearest is {username}; the variables are {username}, "
-        "{vhost}, {client_id}"
+        f"topic_rules[{at}] '{name}': invalid rule 'allow all {{user}}/#' of user '{name}' in "
+        "vhost '/': there is no variable {user}; the nearest is {username}; the variables are "
+        "{username}, {vhost}, {client_id}"
         for at, name in enumerate(("ann", "bob"))
     ]
     assert imported.refused[0].endswith("; until you set valid rules, user 'ann' may use no topic")
