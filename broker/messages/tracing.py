@@ -88,7 +88,7 @@ def report_fate(message: Message, fate: i64, place: str) -> None:
 
 def report_requeue(message: Message, attempts: i64, place: str) -> None:
     """Report that a consumer returned a traced message, for the `attempts`-th time."""
-    report(message, "requeued", place, f"return number {int(attempts)}")
+    report(message, "requeued", place, f"number of returns: {int(attempts)}")
 
 
 def report_paged(message: Message) -> None:

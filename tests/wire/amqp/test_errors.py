@@ -155,7 +155,7 @@ SOFT: list[tuple[Any, int, str, int, int]] = [
         406,
         (
             "PRECONDITION_FAILED - invalid property 'non-durable' for queue 'y' in vhost '/': "
-            "queues of type quorum must be durable, and neither exclusive nor auto-delete"
+            "queues of type quorum must be durable, not exclusive and not auto-delete"
         ),
         50,
         10,
