@@ -321,9 +321,7 @@ class DefinitionsRestore:
         number = _number(definition, field)
         end = self._by_number.get((vhost.name, number))
         if end is None:
-            raise PreconditionFailed(
-                f"the binding's {field}, object {number}, does not exist"
-            )
+            raise PreconditionFailed(f"the binding's {field}, object {number}, does not exist")
         return end
 
 
