@@ -72,7 +72,7 @@ class EnhancedAuthentication:
             )
         elif packet.code != CONTINUE_AUTHENTICATION:
             raise MalformedPacket(
-                "re-authentication is not allowed before the CONNACK, or while one is in progress",
+                "re-authentication is not allowed before the CONNACK or during another one",
                 code=PROTOCOL_ERROR,
             )
         if self._conversation is None:

@@ -80,7 +80,7 @@ class Level5Handler(PacketHandler):
         if alias == 0:
             if not topic:
                 raise MalformedPacket(
-                    "PUBLISH has neither topic name nor topic alias", code=PROTOCOL_ERROR
+                    "PUBLISH must have a topic name or a topic alias", code=PROTOCOL_ERROR
                 )
             return topic
         if alias > self.service.options.topic_alias_maximum:
