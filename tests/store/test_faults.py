@@ -218,7 +218,7 @@ def test_a_log_that_cannot_be_opened_says_why_and_loses_nothing(operation: str) 
 def test_a_directory_that_cannot_be_written_is_refused_with_a_clear_line(tmp_path: Path) -> None:
     if os.geteuid() == 0:
         # Root may write anywhere, but not in a directory that does not exist.
-        with pytest.raises(StoreError, match=r"cannot make .*: No such file or directory"):
+        with pytest.raises(StoreError, match=r"cannot create .*: No such file or directory"):
             Log(RealDisk(), directory=str(tmp_path / "none" / "log"))
         with pytest.raises(
             StoreError, match=r"cannot write .* in the data directory .*: No such file or directory"
@@ -226,7 +226,7 @@ def test_a_directory_that_cannot_be_written_is_refused_with_a_clear_line(tmp_pat
             Lock(str(tmp_path / "none"))
         return
     tmp_path.chmod(stat.S_IRUSR | stat.S_IXUSR)
-    with pytest.raises(StoreError, match=r"cannot make .*: Permission denied"):
+    with pytest.raises(StoreError, match=r"cannot create .*: Permission denied"):
         Log(RealDisk(), directory=str(tmp_path / "log"))
     with pytest.raises(
         StoreError, match=r"cannot write .* in the data directory .*: Permission denied"
@@ -249,7 +249,7 @@ def test_a_read_only_disk_is_refused_with_a_clear_line() -> None:
         0 if operation in ("open", "read", "mkdir") else errno.EROFS
     )
     log.add(MessageStored("/", message(b"x"), [3]))
-    with pytest.raises(WriteFailed, match=r"cannot make .*: Read-only file system"):
+    with pytest.raises(WriteFailed, match=r"cannot create .*: Read-only file system"):
         log.log.append(log.recorder.take())
 
 

@@ -76,7 +76,9 @@ class EnhancedAuthentication:
                 code=PROTOCOL_ERROR,
             )
         if self._conversation is None:
-            raise MalformedPacket("no authentication is in progress", code=PROTOCOL_ERROR)
+            raise MalformedPacket(
+                "AUTH is not allowed: no authentication is in progress", code=PROTOCOL_ERROR
+            )
         self._respond(
             self._conversation, packet.properties.binary(AUTHENTICATION_DATA) or b"", decide
         )
