@@ -384,7 +384,7 @@ class Users:
         user = self.by_name.get(name)
         if user is None:
             raise PreconditionFailed(
-                f"cannot set rights in vhost '{vhost}': there is no user '{name}'"
+                f"cannot set permissions or rules in vhost '{vhost}': there is no user '{name}'"
             )
         return user
 

@@ -95,7 +95,12 @@ def report_paged(message: Message) -> None:
     """Report that a copy of a traced message is paged to disk: the trace does not follow it
     further.
     """
-    report(message, "paged", "", "a copy moved to disk; its later steps are not traced")
+    report(
+        message,
+        "paged",
+        "",
+        "a copy of the message moved to disk; the trace does not follow this copy",
+    )
 
 
 def report_delivery(message: Message, place: str, outlet: Outlet, detail: str) -> None:

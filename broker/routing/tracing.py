@@ -400,7 +400,7 @@ def _report_destinations(trace: MessageTrace, plan: Plan, message: Message) -> N
     for subscriber in subscribers[:DESTINATIONS_MAX]:
         _report_relay(trace, subscriber)
     for waiting in plan.delays:
-        trace.report("delayed", waiting.name, "waits until its x-delay is over")
+        trace.report("delayed", waiting.name, "the message waits until its x-delay is over")
     more = max(0, len(queues) - DESTINATIONS_MAX) + max(0, len(subscribers) - DESTINATIONS_MAX)
     if more:
         trace.report("routed", "", f"further destinations: {more:,}")

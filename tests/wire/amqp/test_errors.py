@@ -168,8 +168,8 @@ SOFT: list[tuple[Any, int, str, int, int]] = [
         ),
         406,
         (
-            "PRECONDITION_FAILED - exchange 'y': 'hash-header' and 'hash-property' exclude "
-            "each other: set one of them"
+            "PRECONDITION_FAILED - exchange 'y' can have only one of the arguments "
+            "'hash-header' and 'hash-property': remove one of them"
         ),
         40,
         10,
