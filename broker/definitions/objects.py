@@ -412,7 +412,7 @@ def _check_required(section: str, row: Row) -> None:
     missing = [field for field in REQUIRED_FIELDS.get(section, ("name",)) if field not in row]
     if not missing:
         return
-    text = f"the object lacks the {_quoted(missing)}"
+    text = f"lacks the {_quoted(missing)}"
     unknown = [str(field)[:_FIELD_SHOWN] for field in row if field not in FIELDS[section]]
     if unknown:
         text += f", and has the unknown {_quoted(unknown[:_UNKNOWN_SHOWN])}"

@@ -238,24 +238,17 @@ def test_exported_definitions_are_imported_elsewhere_and_again() -> None:
             {"user": "ann", "vhost": "/", "rules": "allow all #"},
             "must be a list of strings",
         ),
-        (
-            "operator_policies",
-            {"name": "p"},
-            "operator_policies[0] 'p': the object lacks the field 'vhost'",
-        ),
+        ("operator_policies", {"name": "p"}, "operator_policies[0] 'p': lacks the field 'vhost'"),
         (
             "queues",
             {"nme": "x", "y" * 99: 1, "durable": True},
-            "queues[0]: the object lacks the fields 'vhost', 'name', and has the unknown fields "
-            "'nme', '" + "y" * 50 + "'",
+            "queues[0]: lacks the fields 'vhost', 'name', and has the unknown fields 'nme', '"
+            + "y" * 50
+            + "'",
         ),
         ("queues", {"vhost": None, "name": "q"}, "field 'vhost' must be a string, not None"),
         ("bindings", {"vhost": "/"}, "lacks the fields 'source', 'destination', 'routing_key'"),
-        (
-            "bindings",
-            {"source": "", "vhost": "/"},
-            "bindings[0] ' -> ': the object lacks the fields 'des",
-        ),
+        ("bindings", {"source": "", "vhost": "/"}, "bindings[0] ' -> ': lacks the fields 'des"),
     ],
 )
 def test_import_reports_unknown_definitions_and_imports_the_others(

@@ -116,7 +116,7 @@ async def test_definitions_are_imported_in_slices(broker: Running) -> None:
     assert (status, report["taken"]) == (200, {"queues": 2_999})
     assert report["refused"] == [
         "parameters[0]: the entry must be a JSON object",
-        "queues[1000] 'q1000': the object lacks the field 'vhost'",
+        "queues[1000] 'q1000': lacks the field 'vhost'",
         "queues: row 3000 has 65591 bytes, more than 65536",
         "bindings: the section must be a list",
     ]
