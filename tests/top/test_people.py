@@ -147,7 +147,7 @@ async def test_vhosts_and_policies(broker: Running, capsys: pytest.CaptureFixtur
         (["vhosts", "delete", "/", "--yes"], 1, "cannot be deleted"),
         (["policies", "set", "p", "^q", "max-length"], 2, "is not JSON at character 1"),
         (["policies", "set", "p", "(", '{"max-length": 1}'], 1, "is not a regular expression"),
-        (["policies", "set", "p", "q", "{}"], 1, "its definition is empty"),
+        (["policies", "set", "p", "q", "{}"], 1, "the definition is empty"),
     ],
 )
 async def test_refused_command_prints_one_line(

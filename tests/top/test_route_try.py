@@ -146,7 +146,7 @@ async def test_a_trial_that_makes_no_sense_is_refused(broker: Running) -> None:
         ([], 400, "a trial must have 1 to 100 changed bindings or deleted objects, not 0"),
         ([change("swap", "a", "all")], 400, "'change' must be add or remove, not 'swap'"),
         ([change("add", "a", "absent")], 404, "no queue 'absent'"),
-        ([change("remove", "absent", "all")], 404, "no binding 'absent'"),
+        ([change("remove", "absent", "all")], 404, "no binding with key 'absent'"),
         ([change("add", "a", "all", source="absent")], 404, "no exchange 'absent'"),
         ([change("add", "a", "all", source="x-random")], 400, "cannot try a binding"),
         ([change("add", "a", "all", typo=1)], 400, "unknown field `typo`"),
