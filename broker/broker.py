@@ -133,7 +133,7 @@ class Broker:
         """
         if name == "/":
             raise PreconditionFailed(
-                "vhost '/' cannot be deleted: it keeps the counters of deleted vhosts"
+                "vhost '/' cannot be deleted, because it keeps the counters of deleted vhosts"
             )
         vhost = self.vhosts[name]
         if vhost.options.protected:

@@ -33,14 +33,16 @@ class Comparison:
 
 
 _EQUAL: Final = Comparison(EQUAL, "")
-_NO_REPLICAS: Final = "no effect: single queues are not replicated; standbys have all queues"
-_NO_LOCATION: Final = "no effect: all queues are on the active node"
-_PAGED: Final = "no effect: long queues are paged to disk in any mode"
+_NO_REPLICAS: Final = (
+    "has no effect: single queues are not replicated, and standbys have all queues"
+)
+_NO_LOCATION: Final = "has no effect: all queues are on the active node"
+_PAGED: Final = "has no effect: long queues are paged to disk in any mode"
 _EXCHANGES_ONLY: Final = "federates exchanges only, not queues"
 _UPSTREAM: Final = "federates exchanges only, by a list of binding keys (bridges.md)"
-_EVERY_RETURN: Final = "every returned message is delayed, also after basic.nack"
-_ONE_STRATEGY: Final = "no effect: there is one way to publish dead letters"
-_QUORUM: Final = "the queue is durable, has a delivery limit, and has no replicas"
+_EVERY_RETURN: Final = "delays every returned message, also after basic.nack"
+_ONE_STRATEGY: Final = "has no effect: Trellis has only one way to publish dead letters"
+_QUORUM: Final = "makes a queue durable, with a delivery limit, and without replicas"
 
 #: The comparison of each policy key.
 POLICY_KEYS: Final[dict[str, Comparison]] = {
@@ -49,7 +51,8 @@ POLICY_KEYS: Final[dict[str, Comparison]] = {
     "max-length": _EQUAL,
     "max-length-bytes": Comparison(
         DIFFERENT,
-        "if a policy sets the limit for a long queue, messages that are only on disk do not count",
+        "does not count the messages of a long queue that are only on disk when a policy sets the "
+        "limit",
     ),
     "overflow": _EQUAL,
     "dead-letter-exchange": _EQUAL,
@@ -58,9 +61,9 @@ POLICY_KEYS: Final[dict[str, Comparison]] = {
     "delivery-limit": Comparison(DIFFERENT, "applies to classic queues, too"),
     "max-age": _EQUAL,
     "stream-max-segment-size-bytes": _EQUAL,
-    "stream-filter-size-bytes": Comparison(MISSING, "no effect: streams have no filters"),
+    "stream-filter-size-bytes": Comparison(MISSING, "has no effect: streams have no filters"),
     "queue-mode": Comparison(MISSING, _PAGED),
-    "queue-version": Comparison(MISSING, "no effect: there is one format of queues"),
+    "queue-version": Comparison(MISSING, "has no effect: Trellis has only one format of queues"),
     "queue-master-locator": Comparison(MISSING, _NO_LOCATION),
     "queue-leader-locator": Comparison(MISSING, _NO_LOCATION),
     "dead-letter-strategy": Comparison(MISSING, _ONE_STRATEGY),
@@ -81,7 +84,7 @@ POLICY_KEYS: Final[dict[str, Comparison]] = {
     "federation-upstream": Comparison(DIFFERENT, _EXCHANGES_ONLY),
     "federation-upstream-set": Comparison(DIFFERENT, _EXCHANGES_ONLY),
     "federation-upstream-pattern": Comparison(
-        MISSING, "no effect: use federation-upstream or federation-upstream-set"
+        MISSING, "has no effect: use federation-upstream or federation-upstream-set"
     ),
 }
 
@@ -103,9 +106,9 @@ QUEUE_ARGUMENTS: Final[dict[str, Comparison]] = {
     "x-queue-type": _EQUAL,
     "x-max-age": _EQUAL,
     "x-stream-max-segment-size-bytes": _EQUAL,
-    "x-stream-filter-size-bytes": Comparison(MISSING, "no effect: streams have no filters"),
+    "x-stream-filter-size-bytes": Comparison(MISSING, "has no effect: streams have no filters"),
     "x-queue-mode": Comparison(MISSING, _PAGED),
-    "x-queue-version": Comparison(MISSING, "no effect: there is one format of queues"),
+    "x-queue-version": Comparison(MISSING, "has no effect: Trellis has only one format of queues"),
     "x-queue-master-locator": Comparison(MISSING, _NO_LOCATION),
     "x-queue-leader-locator": Comparison(MISSING, _NO_LOCATION),
     "x-dead-letter-strategy": Comparison(MISSING, _ONE_STRATEGY),
@@ -126,7 +129,7 @@ QUEUE_TYPES: Final[dict[str, Comparison]] = {
     "classic": _EQUAL,
     "quorum": Comparison(DIFFERENT, _QUORUM),
     "stream": Comparison(
-        DIFFERENT, "the stream has no replicas; clients use AMQP 0-9-1 and HTTP (streams.md)"
+        DIFFERENT, "has no replicas, and serves clients of AMQP 0-9-1 and HTTP only (streams.md)"
     ),
 }
 
@@ -146,11 +149,13 @@ COMPONENTS: Final[dict[str, Comparison]] = {
     "federation-upstream": Comparison(DIFFERENT, _UPSTREAM),
     "federation-upstream-set": Comparison(DIFFERENT, _UPSTREAM),
     "shovel": Comparison(
-        DIFFERENT, "speaks AMQP 0-9-1 only, and confirms messages in every ack-mode (bridges.md)"
+        DIFFERENT, "uses AMQP 0-9-1 only, and confirms messages in every ack-mode (bridges.md)"
     ),
 }
 #: The comparison of parameters of all other components, and of global parameters.
-OTHER_PARAMETER: Final = Comparison(MISSING, "stored and returned, without effect")
+OTHER_PARAMETER: Final = Comparison(
+    MISSING, "has no effect: Trellis only stores and returns its value"
+)
 
 #: Global parameters that only identify a cluster or an imported file of definitions.
 _NAMES_ONLY: Final = ("cluster_name", "internal_cluster_id", "imported_definition_hash_value")
@@ -231,11 +236,12 @@ DOCUMENT_FIELDS: Final = (
 )
 
 TRACING: Final = Comparison(
-    MISSING, "tracing (amq.rabbitmq.trace) is not supported: declare a journal (streams.md)"
+    MISSING,
+    "tracing (amq.rabbitmq.trace) is not supported: declare a journal instead (streams.md)",
 )
 MQTT_SESSION: Final = Comparison(
     MISSING,
-    "left out: the queue belongs to an MQTT session; a client gets a new session at its next login",
+    "the queue belongs to an MQTT session, whose client gets a new session at its next login",
 )
 
 
@@ -249,7 +255,7 @@ def judge_policy_key(key: str, effective: Container[str]) -> Comparison:
 
     `effective` holds the names of all policy keys that have an effect in Trellis.
     """
-    return _judge(key, POLICY_KEYS, effective, "left out: the key is unknown")
+    return _judge(key, POLICY_KEYS, effective, "was left out, because the key is unknown")
 
 
 def judge_argument(argument: str, effective: Container[str]) -> Comparison:
@@ -257,7 +263,7 @@ def judge_argument(argument: str, effective: Container[str]) -> Comparison:
 
     `effective` holds the names of all queue arguments that have an effect in Trellis.
     """
-    return _judge(argument, QUEUE_ARGUMENTS, effective, "kept, without effect")
+    return _judge(argument, QUEUE_ARGUMENTS, effective, "is kept, and has no effect")
 
 
 def judge_exchange_argument(argument: str, effective: Container[str]) -> Comparison:
@@ -265,7 +271,7 @@ def judge_exchange_argument(argument: str, effective: Container[str]) -> Compari
 
     `effective` holds the names of all exchange arguments that have an effect in Trellis.
     """
-    return _judge(argument, EXCHANGE_ARGUMENTS, effective, "kept, without effect")
+    return _judge(argument, EXCHANGE_ARGUMENTS, effective, "is kept, and has no effect")
 
 
 def _judge(

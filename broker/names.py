@@ -52,14 +52,14 @@ def nearest(name: str, known: Iterable[str]) -> str:
 def fault_of(name: str) -> str:
     """Return why a name is not valid; an empty string if it is valid."""
     if not name:
-        return "it is empty"
+        return "the name is empty"
     if not is_text(name):
-        return "it is not valid UTF-8"
+        return "the name is not valid UTF-8"
     if "\0" in name:
-        return "it contains the character NUL"
+        return "the name contains the character NUL"
     size = len(name.encode())
     if size > NAME_BYTES_MAX:
-        return f"it has {size} bytes in UTF-8, and the limit is {NAME_BYTES_MAX}"
+        return f"the name has {size} bytes in UTF-8, and the limit is {NAME_BYTES_MAX} bytes"
     return ""
 
 
@@ -71,7 +71,7 @@ def checked_name(kind: str, name: str) -> str:
     fault = fault_of(name)
     if fault:
         raise PreconditionFailed(
-            f"invalid name of a {kind}, '{shown(name)[:NAME_BYTES_MAX]}': {fault}; choose a name "
+            f"invalid {kind} name '{shown(name)[:NAME_BYTES_MAX]}': {fault}; choose a name "
             f"of 1 to {NAME_BYTES_MAX} bytes of UTF-8 without NUL"
         )
     return name

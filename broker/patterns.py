@@ -76,7 +76,8 @@ def bounded_pattern(text: str, flags: int = 0) -> re.Pattern[str]:
     """
     if len(text) > PATTERN_MAX:
         raise PreconditionFailed(
-            f"the regular expression has {len(text)} characters; the limit is {PATTERN_MAX}"
+            f"the regular expression has {len(text)} characters, and the limit is {PATTERN_MAX} "
+            "characters: shorten the expression"
         )
     try:
         known = without_posix(text)
@@ -88,8 +89,8 @@ def bounded_pattern(text: str, flags: int = 0) -> re.Pattern[str]:
         ) from None
     if _search_ways(tree, compiled.flags, NAME_MAX) > PATHS_MAX:
         raise PreconditionFailed(
-            f"the pattern '{text}' can take long to match: use fewer repetitions (* + {{m,n}}), "
-            "none within a repetition, and begin with ^"
+            f"the pattern '{text}' can take too long to match: use fewer repetitions (* + "
+            "{m,n}), use no repetition within a repetition, and begin the pattern with ^"
         )
     return compiled
 
@@ -111,7 +112,9 @@ def without_posix(text: str) -> str:
             posix = _POSIX_NAME.match(text, at)
             if posix is not None:
                 if not inside or posix[1] not in _POSIX:
-                    raise re.error(f"{posix[0]} is not a POSIX class within brackets")
+                    raise re.error(
+                        f"{posix[0]} must be a POSIX class within brackets, such as [[:alpha:]]"
+                    )
                 taken, size = _POSIX[posix[1]], len(posix[0])
             elif inside:
                 taken = "\\["

@@ -213,7 +213,8 @@ def create(name: str, grammar: Grammar) -> Matcher[S]:
             names = (*NAMES, *installed)
             nearest = get_close_matches(name, names, n=1, cutoff=0)[0]
             raise ValueError(
-                f"unknown matcher {name!r}; known: {', '.join(names)}; nearest: {nearest}"
+                f"unknown matcher {name!r}; the nearest is {nearest}; known matchers are "
+                f"{', '.join(names)}"
             )
     return cast("Matcher[S]", algorithm.load()(grammar))
 

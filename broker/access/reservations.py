@@ -42,7 +42,7 @@ class Reservation:
         if tuple(words[:2]) != _BEGINNING or not pattern or len(pattern) > PATTERN_MAX:
             raise ValueError(
                 f"'{text}' is not a rule such as 'reserve client {{username}}-*': the third word "
-                f"must have 1 to {PATTERN_MAX} characters before a last '*'"
+                f"must be a client identifier of 1 to {PATTERN_MAX} characters, or a prefix and '*'"
             )
         values = {"{username}": user, "{vhost}": vhost}
         #: The identifier, or the prefix. All variables are replaced at once, as in topic rules.

@@ -149,14 +149,14 @@ def _check(name: str, vhost: str, grant: RoleGrant) -> None:
     for text in grant.rules:
         if is_reservation(text):
             raise PreconditionFailed(
-                f"role '{name}': '{text}' reserves a client identifier: move this rule to the "
-                "rules of a user"
+                f"role '{name}' cannot have the rule '{text}', which reserves a client identifier: "
+                "move this rule to the rules of a user"
             )
         try:
             check_rule_variables(text)
         except ValueError as error:
             raise PreconditionFailed(
-                f"role '{name}': rule in vhost '{vhost}': '{text}': {error}"
+                f"role '{name}': invalid rule '{text}' in vhost '{vhost}': {error}"
             ) from None
     try:
         UserPermissions("user", vhost, grant.permission, grant.rules)
@@ -173,7 +173,7 @@ def grants_of(given: object) -> dict[str, RoleGrant]:
     """
     if not isinstance(given, dict):
         raise PreconditionFailed(
-            "'vhosts' must be an object such as {VHOST: {configure, write, read, rules}}"
+            "the field 'vhosts' must be an object such as {VHOST: {configure, write, read, rules}}"
         )
     return {str(vhost): _grant(str(vhost), row) for vhost, row in given.items()}
 
@@ -181,16 +181,16 @@ def grants_of(given: object) -> dict[str, RoleGrant]:
 def _grant(vhost: str, row: object) -> RoleGrant:
     if not isinstance(row, dict):
         raise PreconditionFailed(
-            f"'vhosts': the value of '{vhost}' must be an object with configure, write, read and "
-            "rules"
+            f"in the field 'vhosts', the value of vhost '{vhost}' must be an object with the "
+            "fields configure, write, read and rules"
         )
     texts: list[str] = []
     for field in ("configure", "write", "read"):
         pattern = row.get(field, "")
         if not isinstance(pattern, str):
-            raise PreconditionFailed(f"'{field}' of vhost '{vhost}' must be a string")
+            raise PreconditionFailed(f"the field '{field}' of vhost '{vhost}' must be a string")
         texts.append(pattern)
     rules = row.get("rules", [])
     if not isinstance(rules, list) or not all(isinstance(rule, str) for rule in rules):
-        raise PreconditionFailed(f"'rules' of vhost '{vhost}' must be a list of strings")
+        raise PreconditionFailed(f"the field 'rules' of vhost '{vhost}' must be a list of strings")
     return RoleGrant((texts[0], texts[1], texts[2]), [str(rule) for rule in rules])

@@ -351,11 +351,11 @@ class UserPermissions:
             try:
                 check_rule(text, user, vhost)
             except InvalidPattern as invalid:
-                raise PreconditionFailed(f"rule {about}: '{text}': {invalid}") from None
+                raise PreconditionFailed(f"invalid rule '{text}' {about}: {invalid}") from None
             except ValueError as error:
                 # The exceptions have three different variable names, because mypyc gives a variable
                 # the type of the first `except` that binds it.
-                raise PreconditionFailed(f"rule {about}: {error}") from None
+                raise PreconditionFailed(f"invalid rule {about}: {error}") from None
         self.user = user
         self.vhost = vhost
         self.permission = permission

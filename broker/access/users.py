@@ -326,8 +326,8 @@ class Users:
         members = [user.name for user in self.by_name.values() if user.role_name == name]
         if members:
             raise PreconditionFailed(
-                f"cannot delete role '{name}': user '{members[0]}' has the role (users in all: "
-                f"{len(members)}); give these users another role first"
+                f"cannot delete role '{name}': users with this role: {len(members)}, for example "
+                f"'{members[0]}'; give these users another role first"
             )
         removed = self.roles.remove(name, ticket)
         if removed:
@@ -384,7 +384,7 @@ class Users:
         user = self.by_name.get(name)
         if user is None:
             raise PreconditionFailed(
-                f"cannot set rights in vhost '{vhost}': there is no user '{name}'"
+                f"cannot set permissions or rules in vhost '{vhost}': there is no user '{name}'"
             )
         return user
 
@@ -446,5 +446,5 @@ def check_variables(vhost: str, name: str, rules: Sequence[str]) -> None:
             check_rule_variables(text)
         except ValueError as error:
             raise PreconditionFailed(
-                f"rule of user '{name}' in vhost '{vhost}': '{text}': {error}"
+                f"invalid rule '{text}' of user '{name}' in vhost '{vhost}': {error}"
             ) from None

@@ -116,15 +116,15 @@ class ObjectImport:
         known = FIELDS[section]
         for field, value in row.items():
             if field not in known and value:
-                self._note(Comparison(MISSING, f"unknown field '{field}', left out"))
+                self._note(Comparison(MISSING, f"the unknown field '{field}' was left out"))
 
     def _note(self, verdict: Comparison, item: str = "") -> None:
         """Add an entry to `verdicts`, unless its kind is EQUAL (no difference from RabbitMQ).
 
-        `item` names the part of the object that the verdict is about.
+        `item` names the part of the object that the verdict is about: the subject of its text.
         """
         if verdict.kind != EQUAL:
-            text = f"{item}: {verdict.text}" if item else verdict.text
+            text = f"{item} {verdict.text}" if item else verdict.text
             self.verdicts.append(Comparison(verdict.kind, text))
 
     # -- virtual hosts and users
@@ -141,14 +141,14 @@ class ObjectImport:
                 options_of(name, {field: given[field]})
                 taken[field] = given[field]
             except PreconditionFailed as error:
-                self._note(Comparison(MISSING, f"'{field}' left out: {error}"))
+                self._note(Comparison(MISSING, f"the field '{field}' was left out: {error}"))
         known = self._broker.vhosts.get(name)
         before = {} if known is None else known.options.row
         options = options_of(name, {**before, **taken}) if taken else None
         self._broker.create_vhost(name, self._ticket, options)
         default = taken.get("default_queue_type")
         if isinstance(default, str):
-            self._note(QUEUE_TYPES.get(default, Comparison(EQUAL, "")), f"default type {default}")
+            self._note(QUEUE_TYPES.get(default, Comparison(EQUAL, "")), f"default type '{default}'")
         if given.get("tracing") is True:
             self._note(TRACING)
 
@@ -173,7 +173,7 @@ class ObjectImport:
         role = _text(row, "role") if "role" in row else None
         self._broker.users.define(name, password_hash, taken, self._ticket, limits, role)
         for tag in taken:
-            self._note(USER_TAGS.get(tag, OTHER_TAG), f"tag {tag}")
+            self._note(USER_TAGS.get(tag, OTHER_TAG), f"tag '{tag}'")
 
     def _add_role(self, row: Row) -> None:
         grants = grants_of(row.get("vhosts"))
@@ -194,7 +194,7 @@ class ObjectImport:
             try:
                 taken |= limits_of(thing, known, {limit: value})
             except PreconditionFailed as error:
-                self._note(Comparison(MISSING, f"limit '{limit}' left out: {error}"))
+                self._note(Comparison(MISSING, f"limit '{limit}' was left out: {error}"))
         return taken
 
     def _add_permission(self, row: Row) -> None:
@@ -264,12 +264,12 @@ class ObjectImport:
                 "the parameter has no component: move it to the section global_parameters"
             )
         vhost.parameters.set(component, name, value, self._ticket)
-        self._note(COMPONENTS.get(component, OTHER_PARAMETER), component)
+        self._note(COMPONENTS.get(component, OTHER_PARAMETER), f"component '{component}'")
 
     def _add_global_parameter(self, row: Row) -> None:
         name = _text(row, "name")
         self._broker.vhosts["/"].parameters.set(GLOBAL, name, row.get("value"), self._ticket)
-        self._note(judge_global_parameter(name))
+        self._note(judge_global_parameter(name), "the parameter")
 
     def _set_policy(self, vhost: VirtualHost, name: str, row: Row) -> None:
         policy = self._policy(vhost, name, row, policy_of)
@@ -302,7 +302,7 @@ class ObjectImport:
                 make(vhost.name, name, {**row, "definition": {key: value}})
             except PreconditionFailed as error:
                 first = first or error
-                text = verdict.text if verdict.kind == MISSING else f"left out: {error}"
+                text = verdict.text if verdict.kind == MISSING else f"was left out: {error}"
                 self._note(Comparison(MISSING, text), f"key '{key}'")
                 continue
             taken[str(key)] = value
@@ -360,11 +360,11 @@ class ObjectImport:
             try:
                 QueueArguments(name, vhost.name, {**taken, argument: value}, policy, exists)
             except PreconditionFailed as error:
-                self._note(Comparison(MISSING, f"left out: {error}"), f"argument '{argument}'")
+                self._note(Comparison(MISSING, f"was left out: {error}"), f"argument '{argument}'")
                 continue
             taken[argument] = value
             if argument == "x-queue-type":
-                self._note(QUEUE_TYPES[str(value)], f"type {value}")
+                self._note(QUEUE_TYPES[str(value)], f"type '{value}'")
             elif argument != "x-delivery-limit" or taken.get("x-queue-type") != "quorum":
                 # In RabbitMQ, only quorum queues have a delivery limit, with the same effect as in
                 # Trellis. The verdict in the tables is about the other queue types.
@@ -393,7 +393,7 @@ class ObjectImport:
         name = _text(row, "vhost")
         vhost = self._broker.vhosts.get(name)
         if vhost is None:
-            raise PreconditionFailed(f"there is no vhost '{name}'")
+            raise PreconditionFailed(f"there is no vhost '{name}': create it first")
         return vhost
 
 

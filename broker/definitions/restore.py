@@ -274,7 +274,7 @@ class DefinitionsRestore:
         elif kind == "permission":
             self._broker.users.add_permission(vhost.name, name, definition)
         elif kind != "vhost":
-            raise PreconditionFailed(f"unknown kind of definition '{kind}'")
+            raise PreconditionFailed(f"the definition has the unknown kind '{kind}'")
 
     def _queue_arguments(
         self, vhost: VirtualHost, number: int, entry: Defined, arguments: dict[str, object]
@@ -303,7 +303,9 @@ class DefinitionsRestore:
             raise PreconditionFailed(f"the binding's source '{source.name}' is not an exchange")
         grammar = _GRAMMARS.get(_text(definition, "grammar"))
         if grammar is None:
-            raise PreconditionFailed(f"the binding's grammar {definition['grammar']!r} is unknown")
+            raise PreconditionFailed(
+                f"the binding has the unknown grammar {definition['grammar']!r}"
+            )
         binding = Binding(
             _text(definition, "key"),
             destination,

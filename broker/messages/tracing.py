@@ -88,14 +88,19 @@ def report_fate(message: Message, fate: i64, place: str) -> None:
 
 def report_requeue(message: Message, attempts: i64, place: str) -> None:
     """Report that a consumer returned a traced message, for the `attempts`-th time."""
-    report(message, "requeued", place, f"return number {int(attempts)}")
+    report(message, "requeued", place, f"number of returns: {int(attempts)}")
 
 
 def report_paged(message: Message) -> None:
     """Report that a copy of a traced message is paged to disk: the trace does not follow it
     further.
     """
-    report(message, "paged", "", "a copy moved to disk; its later steps are not traced")
+    report(
+        message,
+        "paged",
+        "",
+        "a copy of the message moved to disk; the trace does not follow this copy",
+    )
 
 
 def report_delivery(message: Message, place: str, outlet: Outlet, detail: str) -> None:

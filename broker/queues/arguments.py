@@ -196,7 +196,7 @@ class QueueArguments:
         #: message in the queue.
         self.deduplicates = arguments.get(DEDUPLICATION) is True
         if self.deduplicates and self.ranked:
-            raise InvalidArgument(DEDUPLICATION, thing, "not supported with 'x-max-priority'")
+            raise InvalidArgument(DEDUPLICATION, thing, "cannot be combined with 'x-max-priority'")
         self.ttl: i64 = _lowest(arguments, policy, "x-message-ttl")
         self.expires: i64 = _lowest(arguments, policy, "x-expires")
         self.max_length: i64 = _upper_bound(arguments, policy, "x-max-length")
@@ -215,7 +215,7 @@ class QueueArguments:
         self.retry_max: i64 = NUMBER_MAX if longest is None else _number(longest)
         if self.retry_type != "disabled" and self.retry_min < 1:
             if not exists:
-                needs = f"'{self.retry_type}' needs 'x-delayed-retry-min'"
+                needs = f"'{self.retry_type}' needs 'x-delayed-retry-min' of 1 ms or more"
                 raise InvalidArgument("x-delayed-retry-type", thing, needs)
             self.retry_type = "disabled"
         overflow = _string(arguments, policy, "x-overflow")
@@ -227,7 +227,7 @@ class QueueArguments:
             raise InvalidArgument(
                 "x-dead-letter-routing-key",
                 thing,
-                "needs 'x-dead-letter-exchange', which is not set",
+                "the argument 'x-dead-letter-exchange' must be set, too",
             )
 
     @property
@@ -352,7 +352,7 @@ def check_durable_type(
         if wrong:
             raise PreconditionFailed(
                 f"invalid property '{what}' for queue '{name}' in vhost '{vhost}': "
-                f"queues of type {kind} must be durable, and neither exclusive nor auto-delete"
+                f"queues of type {kind} must be durable, not exclusive and not auto-delete"
             )
 
 

@@ -134,7 +134,9 @@ class LimitedQueue(MeasuredQueue):
         With `x-overflow: reject-publish-dlx` the message is dead-lettered as well.
         """
         self.note(NOT_TAKEN)
-        report(message, "refused", self.name, "the queue is full (overflow reject-publish)")
+        report(
+            message, "refused", self.name, "the queue is full, and x-overflow refuses new messages"
+        )
         if self.arguments.dead_letter_refused:
             copy = message.copy(message.qos, message.retained)
             copy.position = 0  # The store does not keep the refused message.

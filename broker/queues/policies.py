@@ -67,7 +67,7 @@ class Policy:
             )
         if not definition:
             raise PreconditionFailed(
-                f"{thing}: its definition is empty; set at least one key, such as 'message-ttl'"
+                f"{thing}: the definition is empty; set at least one key, such as 'message-ttl'"
             )
         for key in definition:
             # RabbitMQ's other keys are kept, and have no effect.

@@ -86,9 +86,9 @@ def _refuse_damage(path: str, findings: list[Finding]) -> None:
         if finding.kind in _DAMAGE:
             raise ReplicationError(
                 f"the data directory '{path}' is damaged, and a cluster cannot begin with it: "
-                f"{finding}; take the directory of another node, or repair this one with `trellis "
-                "store repair`; if this one belongs to a node of a cluster, run `trellis serve "
-                "--adopt` once before the repair"
+                f"{finding}; use the directory of another node, or repair this directory with "
+                "`trellis store repair`; if this directory belongs to a node of a cluster, run "
+                "`trellis serve --adopt` once before the repair"
             )
 
 
@@ -202,7 +202,7 @@ def leave_cluster(disk: Disk, path: str) -> ClusterState:
         try:
             state = ClusterState.decode(catalog.replica_state)
         except ReplicationError as error:
-            raise StoreError(f"the data directory '{path}': {error}") from error
+            raise StoreError(f"cannot read the data directory '{path}': {error}") from error
         catalog.remove_replica_state()
         return state
     finally:

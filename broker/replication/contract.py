@@ -63,7 +63,8 @@ class LogTrimmed(ReplicationError):
 
     def __init__(self, low: int, offset: int) -> None:
         super().__init__(
-            f"cannot read offset {offset}: the replicated log now begins at offset {low}; {REMEDY}"
+            f"cannot read the replicated log at offset {offset}: the log now begins at offset "
+            f"{low}; {REMEDY}"
         )
         self.low = low
         self.offset = offset

@@ -331,7 +331,7 @@ class ReplicaDirectory:
             writable.sync()
             writable.close()
         except OSError as error:
-            raise StoreError(f"cannot cut '{file.path}': {error.strerror or error}") from error
+            raise StoreError(f"cannot truncate '{file.path}': {error.strerror or error}") from error
         self._open_log(int(log.salt))
 
     @property

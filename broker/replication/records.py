@@ -169,10 +169,10 @@ class ClusterState:
             middle = _STATE.size + name_size
             name, owner = data[_STATE.size : middle].decode(), data[middle:].decode()
         except (struct.error, UnicodeDecodeError) as error:
-            raise ForeignRecord(f"malformed state of a cluster: {error}") from error
+            raise ForeignRecord(f"the state of the cluster is malformed: {error}") from error
         if len(data) != middle + owner_size:
             raise ForeignRecord(
-                f"malformed state of a cluster: {len(data)} bytes instead of {middle + owner_size}"
+                f"the state of the cluster has {len(data)} bytes instead of {middle + owner_size}"
             )
         return ClusterState(name, *(*numbers, owner))
 
@@ -274,7 +274,9 @@ def decode(data: bytes) -> LogRecord:
             f"the record has {len(data)} bytes, fewer than its header of {_HEAD.size} bytes"
         ) from None
     if magic != MAGIC:
-        raise ForeignRecord(f"the record must begin with {MAGIC!r}, but begins with {data[:4]!r}")
+        raise ForeignRecord(
+            f"the record begins with {data[:4]!r} instead of {MAGIC!r}, so another program wrote it"
+        )
     if version > VERSION:
         raise ForeignRecord(
             f"the record has format {version}, and this broker knows formats up to {VERSION}: "
@@ -283,13 +285,16 @@ def decode(data: bytes) -> LogRecord:
     body = data[_HEAD.size :]
     if kind in (BEAT, CALL):
         if body:
-            raise ForeignRecord(f"the {KINDS[kind]} has {len(body)} bytes too many")
+            raise ForeignRecord(
+                f"the record of kind '{KINDS[kind]}' has {len(body)} bytes too many"
+            )
         return LogRecord(kind, epoch, nonce, wall)
     try:
         return _decode_body(kind, epoch, nonce, wall, body)
     except struct.error as error:
         raise ForeignRecord(
-            f"the {KINDS[kind]} is too short, so it is damaged or of another program: {error}"
+            f"the record of kind '{KINDS[kind]}' is too short: it is damaged, or another program "
+            f"wrote it ({error})"
         ) from error
 
 
@@ -304,7 +309,8 @@ def _decode_body(kind: int, epoch: int, nonce: int, wall: int, body: bytes) -> L
         number, at, chunks, before, offset_before, position = _BATCH.unpack_from(body)
         if at >= chunks:
             raise ForeignRecord(
-                f"the record has chunk number {at}, which must be below {chunks} (number of chunks)"
+                f"the record has chunk number {at}, but the number of chunks in its batch is "
+                f"{chunks}"
             )
         payload = body[_BATCH.size :]
         return BatchChunk(

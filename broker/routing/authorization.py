@@ -171,9 +171,9 @@ class DeclarationRights:
             and not self._identity.may_read_everything()
         ):
             raise AccessRefused(
-                f"{JOURNAL} of {thing} in vhost '{self._vhost}' refused for user "
+                f"argument '{JOURNAL}' of {thing} in vhost '{self._vhost}' refused for user "
                 f"'{self._identity.name}': a journal records all messages of the vhost, so the "
-                "user needs the tag 'administrator', or read permission on everything (.*)"
+                "user needs the tag 'administrator', or the read permission '.*'"
             )
 
     def _check_ways_to(self, target: str) -> None:
@@ -215,7 +215,7 @@ class DeclarationRights:
             return
         keys = "any routing key" if key is None else f"routing key '{key}'"
         raise AccessRefused(
-            f"exchange '{target}' in vhost '{self._vhost}' as {role} refused for user "
+            f"use of exchange '{target}' in vhost '{self._vhost}' as {role} refused for user "
             f"'{identity.name}': messages with {keys} would reach this exchange, and the user's "
             "topic rules do not allow the user to publish all of them"
         )

@@ -107,8 +107,8 @@ class ChangedBindings:
             known = exchange.bindings.get(binding.destination, binding.identity)
             if known is None:
                 raise NotFound(
-                    f"no binding '{shown(binding.key)}' from exchange '{exchange.name}' to "
-                    f"'{binding.destination.name}' in vhost '{self._vhost}'"
+                    f"no binding with key '{shown(binding.key)}' from exchange '{exchange.name}' "
+                    f"to '{binding.destination.name}' in vhost '{self._vhost}'"
                 )
             self.removed[known] = change
             return

@@ -244,7 +244,7 @@ class KeyComparison:
         if word == "":
             return NearDifference(
                 EMPTY_WORD,
-                "the binding key has a separator too many: at its beginning, at its end, or two "
+                "the binding key has one separator too many: at its beginning, at its end, or two "
                 "in a row",
             )
         return NearDifference(
@@ -255,8 +255,8 @@ class KeyComparison:
         if word == "":
             return NearDifference(
                 EMPTY_WORD,
-                f"the {self._noun} has a separator too many: at its beginning, at its end, or two "
-                "in a row",
+                f"the {self._noun} has one separator too many: at its beginning, at its end, or "
+                "two in a row",
             )
         return NearDifference(
             LESS,

@@ -143,4 +143,4 @@ def _headers_reason(binding: Binding, headers: Fields) -> str:
         and Criteria({name: binding.arguments[name], "x-match": "all-with-x"}).accept(headers)
     ]
     named = ", ".join([f"{name}={headers[name]!r}" for name in agreeing])
-    return f"x-match is {kind}: {named} agrees" if agreeing else f"x-match is {kind}"
+    return f"x-match is {kind}" + (f", and these headers agree: {named}" if agreeing else "")

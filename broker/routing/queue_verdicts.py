@@ -66,7 +66,7 @@ def _of_subscriber(target: Subscriber, qos: i64) -> QueueVerdict:
         )
     if qos == AT_MOST_ONCE:
         return QueueVerdict(
-            DROPS, "no client is connected, and no message waits for a subscription with QoS 0"
+            DROPS, "no client is connected, and a subscription with QoS 0 keeps no messages"
         )
     full = _full(target.inbox.depth, target.inbox.max_length)
     if full:

@@ -320,7 +320,7 @@ class Traces:
         known = self._begin(context, route, route.plan, message, publisher)
         if known is not None:
             known.report(
-                "repeated", _exchange_of(route), "the sequence number was published before"
+                "repeated", _exchange_of(route), "the producer has used this sequence number before"
             )
 
     def _begin(
@@ -400,7 +400,7 @@ def _report_destinations(trace: MessageTrace, plan: Plan, message: Message) -> N
     for subscriber in subscribers[:DESTINATIONS_MAX]:
         _report_relay(trace, subscriber)
     for waiting in plan.delays:
-        trace.report("delayed", waiting.name, "waits until its x-delay is over")
+        trace.report("delayed", waiting.name, "the message waits until its x-delay is over")
     more = max(0, len(queues) - DESTINATIONS_MAX) + max(0, len(subscribers) - DESTINATIONS_MAX)
     if more:
         trace.report("routed", "", f"further destinations: {more:,}")
@@ -430,7 +430,7 @@ def _report_relay(trace: MessageTrace, subscriber: Subscriber) -> None:
     """Report the fate of a subscriber's QoS 0 copy: delivered, dropped, or no client connected."""
     outlet, name = subscriber.outlet, subscriber.name
     if outlet is None and not subscriber.is_connected:
-        detail = "no client is connected, and no session keeps QoS 0 messages"
+        detail = "no client is connected, and sessions keep no QoS 0 messages"
         trace.report("offline", name, detail)
     elif outlet is not None and outlet.paused:
         trace.report("dropped", name, "the client does not read fast enough")

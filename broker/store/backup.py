@@ -63,7 +63,9 @@ def back_up(directory: str, target: str, progress: Callable[[int, int], None]) -
     if not os.path.exists(f"{directory}/{CATALOG}"):
         raise StoreError(f"there is no store in {directory}: give a data directory of a broker")
     if os.path.exists(target):
-        raise StoreError(f"cannot back up to {target}: it exists already; name a new directory")
+        raise StoreError(
+            f"cannot back up to {target}: this path exists already; name a new directory"
+        )
     part = target.rstrip("/") + ".part"
     try:
         os.mkdir(part, 0o700)
@@ -82,8 +84,8 @@ def back_up(directory: str, target: str, progress: Callable[[int, int], None]) -
         _sync_directory(os.path.dirname(os.path.abspath(target)))
     except FileExistsError as existing:
         raise StoreError(
-            f"cannot back up to {target}: {part} exists: another backup is running, or was"
-            " interrupted; if it was interrupted, remove that directory"
+            f"cannot back up to {target}, because {part} exists: another backup is running, or was "
+            f"interrupted; after an interrupted backup, remove {part}"
         ) from existing
     except OSError as error:
         raise StoreError(

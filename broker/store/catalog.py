@@ -160,8 +160,8 @@ class Catalog:
         if version == 0 and self._known:
             raise CatalogError(
                 f"the catalog {self.path} is missing or empty, and without it the messages in the"
-                " log have no queues: restore it, for example from a backup, or move the log"
-                " directory away, which discards all messages"
+                " log have no queues: restore the catalog, for example from a backup, or move the"
+                " log directory away, which discards all messages"
             )
         [verdict] = db.execute("PRAGMA integrity_check(1)").fetchone()
         if verdict != "ok":

@@ -76,7 +76,7 @@ class CheckpointFile:
                 self._log.disk.remove(self.temporary)
             self._handle = self._log.disk.create(self.temporary)
         except OSError as error:
-            raise open_error(self.temporary, "make", error) from error
+            raise open_error(self.temporary, "create", error) from error
         self._out.write(self._encode_head())
 
     def _encode_head(self) -> bytes:

@@ -405,7 +405,7 @@ class Lock:
             self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise StoreError(
-                f"cannot write in the data directory '{directory}': {error.strerror}: {path}; "
+                f"cannot write '{path}' in the data directory '{directory}': {error.strerror}; "
                 "check the owner and the permissions of this file"
             ) from error
         try:
@@ -420,7 +420,8 @@ class Lock:
         except OSError as failure:
             self.release()
             raise StoreError(
-                f"cannot lock the data directory '{directory}': {failure.strerror}"
+                f"cannot lock the data directory '{directory}': {failure.strerror}; use a file "
+                "system that supports locks"
             ) from failure
         try:
             os.ftruncate(self._descriptor, 0)
@@ -428,7 +429,7 @@ class Lock:
         except OSError as refusal:
             self.release()
             raise StoreError(
-                f"cannot write in the data directory '{directory}': {refusal.strerror}: {path}; "
+                f"cannot write '{path}' in the data directory '{directory}': {refusal.strerror}; "
                 "check the owner and the permissions of this file"
             ) from refusal
 

@@ -42,7 +42,7 @@ class Finding:
         self.copy = copy
 
     def __str__(self) -> str:
-        place = f" at {self.offset}, {self.size} bytes" if self.size else ""
+        place = f" at offset {self.offset}, {self.size} bytes" if self.size else ""
         copied = f", copied to {self.copy}" if self.copy else ""
         return f"{self.kind}: {self.file}{place}: {self.reason}{copied}"
 

@@ -83,18 +83,18 @@ class EntryCheck(Replay):
     def _check(self, entry: StoreEntry, position: i64) -> None:
         if isinstance(entry, MessageSettled) and entry.position >= position:
             raise DamagedStore(
-                f"the record settles the message at position {entry.position}, which must be "
-                "before the record"
+                f"the record settles the message at position {entry.position}, but a record can "
+                "settle only an earlier message"
             )
         if isinstance(entry, PubrecReceived) and entry.position >= position:
             raise DamagedStore(
-                f"the record is a PUBREC for the message at position {entry.position}, which "
-                "must be before the record"
+                f"the record is a PUBREC for the message at position {entry.position}, but a "
+                "PUBREC must follow its message"
             )
         if isinstance(entry, DeliveryCounted) and entry.position >= position:
             raise DamagedStore(
-                f"the record counts deliveries of the message at position {entry.position}, which "
-                "must be before the record"
+                f"the record counts deliveries of the message at position {entry.position}, but "
+                "such a record must follow its message"
             )
         if isinstance(entry, StreamExtended):
             self.ends[int(entry.stream)] = int(entry.end)
@@ -282,7 +282,7 @@ def repair(
                 _rewrite_file(disk, directory, file, recoverer.salt, last)
             except OSError as error:
                 raise StoreError(os_error_text(file.path, "rewrite", error)) from error
-            yield Finding(REPAIRED, file.name, 0, 0, "rewritten without the damage")
+            yield Finding(REPAIRED, file.name, 0, 0, "the file was rewritten without the damage")
         if file.checkpoint or file.records or file.closed or not file.damage_saved:
             last = file.last  # Recovery treats a file without records as empty.
 

@@ -110,7 +110,7 @@ def _compare_catalog_and_log(catalog: Catalog, survivors: Survivors, recovery: R
         add(
             CUT,
             f"{CATALOG}-wal",
-            "a transaction is cut off",
+            "the last transaction is cut off",
             int(wal.torn_offset),
             int(wal.torn_size),
         )

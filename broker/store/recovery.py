@@ -150,8 +150,8 @@ class Recoverer:
                 self._headless[name] = Head(parsed[0], 0, parsed[1], -1)
             elif head.name != name:
                 raise StoreError(
-                    f"the file '{path}' has a wrong name: it was written as '{head.name}'; rename"
-                    " it"
+                    f"the file '{path}' has a wrong name: rename it to '{head.name}', the name"
+                    " under which the broker wrote it"
                 )
             else:
                 self._heads[name] = head
@@ -248,7 +248,9 @@ class Recoverer:
         self._walk(file, scan, is_last and not file.checkpoint and name in self._heads)
         file.close_scan()
         if file.checkpoint and not file.closed and not file.holes:
-            report.findings.append(Finding(MISSING, name, 0, 0, "this checkpoint lacks its end"))
+            report.findings.append(
+                Finding(MISSING, name, 0, 0, "the end of this checkpoint is missing")
+            )
         if file.checkpoint:
             file.last = max(scan.reader.last, covered)
         elif file.records or file.holes or file.closed:
@@ -406,7 +408,7 @@ class Recoverer:
                 # `_finish` syncs the file, or removes it if it has no record.
                 writable.truncate(offset)
             except OSError as error:
-                raise StoreError(os_error_text(file.path, "cut the tail of", error)) from error
+                raise StoreError(os_error_text(file.path, "truncate", error)) from error
             writable.close()
 
     def _quarantine(self, file: LogFile, start: i64, end: i64, reason: str) -> None:
@@ -425,7 +427,7 @@ class Recoverer:
             )
         except OSError as error:
             file.damage_saved = False
-            finding.reason += f" (not copied: {error.strerror or error})"
+            finding.reason += f" (not copied to the quarantine: {error.strerror or error})"
 
     def _move_to_quarantine(self, name: str, kind: str, reason: str) -> None:
         """Move a whole file of the log to the quarantine, and add a finding of this kind."""

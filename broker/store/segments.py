@@ -152,7 +152,7 @@ class SegmentLog(PoisonableWriter):
             self.disk.make_directory(self.directory)
             self.disk.sync_directory(self.directory.rpartition("/")[0] or ".")
         except OSError as error:
-            raise StoreError(os_error_text(self.directory, "make", error)) from error
+            raise StoreError(os_error_text(self.directory, "create", error)) from error
         try:
             self._directory = self.disk.open_directory(self.directory)
         except OSError as error:
@@ -296,7 +296,9 @@ class SegmentLog(PoisonableWriter):
         try:
             handle = self.disk.create(file.path)
         except OSError as error:
-            raise WriteFailed(os_error_text(file.path, "make", error), error.errno or 0) from error
+            raise WriteFailed(
+                os_error_text(file.path, "create", error), error.errno or 0
+            ) from error
         try:
             handle.write(0, head.encode())
         except OSError as error:

@@ -35,9 +35,9 @@ def load(text: str) -> Definition:
     try:
         definition = (_TAGGED if '{"$' in text else _UNTAGGED).decode(text)
     except (ValueError, ArithmeticError, TypeError, struct.error, RecursionError) as error:
-        raise ValueError(f"invalid stored definition: {error}") from error
+        raise ValueError(f"the stored definition cannot be decoded: {error}") from error
     if not isinstance(definition, dict):
-        raise ValueError("invalid stored definition: not a JSON object")
+        raise ValueError("the stored definition must be a JSON object")
     return definition
 
 
@@ -80,7 +80,7 @@ def _tagged(table: Definition) -> object:
     if tag == "$table" and isinstance(value, list):
         return dict(value)
     if not isinstance(value, str):
-        raise ValueError(f"a value of type '{tag}' is not a string")
+        raise ValueError(f"a value of type '{tag}' must be a string")
     if tag == "$bytes":
         return base64.b64decode(value, validate=True)
     if tag == "$decimal":

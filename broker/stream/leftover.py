@@ -63,8 +63,8 @@ def _remove_stream(disk: Disk, directory: str, place: str, newest: int) -> list[
                     f"{place}/{name}",
                     0,
                     0,
-                    "no stream of that name exists, and the file's schema is damaged: move the "
-                    "file away",
+                    "no stream with the name of this directory exists, and the file's schema is "
+                    "damaged: move the file away",
                 )
             ]
         if number > newest:
@@ -74,8 +74,9 @@ def _remove_stream(disk: Disk, directory: str, place: str, newest: int) -> list[
                     place,
                     0,
                     0,
-                    f"no stream of that name exists, but one was declared at position {number}, and"
-                    f" the catalog ends at position {newest}; the next start removes the files",
+                    "no stream with the name of this directory exists, but the files belong to a "
+                    f"stream that was declared at position {number}, and the catalog ends at "
+                    f"position {newest}; the next start removes the files",
                 )
             ]
     quarantine = f"{directory}/{QUARANTINE}"

@@ -149,7 +149,7 @@ class StreamRecovery:
                     MISSING,
                     name,
                     f"all rows from offset {start} on are missing: the stream was written up to"
-                    f" {end} (exclusive)"
+                    f" offset {end - 1}"
                     if end == self.end
                     else f"offsets {start} to {end - 1} are missing",
                 )

@@ -194,7 +194,9 @@ class StreamCopy:
             if rest:
                 file.truncate(active.size)
         except OSError as error:
-            raise WriteFailed(os_error_text(active.path, "cut", error), error.errno or 0) from error
+            raise WriteFailed(
+                os_error_text(active.path, "truncate", error), error.errno or 0
+            ) from error
         self._trimmed = True
         return False
 

@@ -253,7 +253,7 @@ class SegmentWriter(PoisonableWriter):
             file = self.disk.create(path)
         except OSError as error:
             raise WriteFailed(
-                os_error_text(self.directory, "make a segment in", error), error.errno or 0
+                os_error_text(self.directory, "create a segment in", error), error.errno or 0
             ) from error
         try:
             file.write(0, encode_schema(self.number, self.epoch, int(base)))

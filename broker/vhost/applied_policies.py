@@ -157,7 +157,7 @@ class AppliedPolicies:
         fresh = (component, name) not in self._parameters.values
         if component == OPERATOR_POLICY:
             if not isinstance(value, dict):
-                raise PreconditionFailed(f"operator policy '{name}': its value must be an object")
+                raise PreconditionFailed(f"operator policy '{name}': the value must be an object")
             self.set_operator_policy(operator_policy_of(self._vhost, name, value), ticket)
             return fresh
         return self._parameters.set(component, name, value, ticket)

@@ -178,7 +178,7 @@ class Declarations:
         if 0 < self._limits.exchanges <= len(self.exchanges) + self.uncopied_exchanges:
             raise NotAllowed(
                 f"cannot declare exchange '{name}': vhost '{self._vhost}' has reached the limit "
-                f"of {self._limits.exchanges} exchanges (limits.exchanges)"
+                f"of {self._limits.exchanges} exchanges: raise the setting limits.exchanges"
             )
         exchange = self.add_exchange(name, kind, options, 0)
         if options.durable:

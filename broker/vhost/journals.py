@@ -72,8 +72,8 @@ class Journals:
             self._declarations.declare_queue(name, True, {"x-queue-type": "stream"})
         elif not isinstance(known, StreamQueue):
             raise PreconditionFailed(
-                f"the journal of vhost '{self._vhost}' cannot be '{name}': "
-                "a queue of another type has this name; choose another name"
+                f"the journal of vhost '{self._vhost}' cannot have the name '{name}', because a "
+                "queue of another type has this name: choose another name"
             )
         self.find()
         self.declare_topology()

@@ -145,7 +145,7 @@ class MessageMove(BulkTask):
         return self._resumes > self._agenda.now
 
     def on_failure(self) -> None:
-        self._end(STOPPED, "an internal error: the log of the broker has the traceback")
+        self._end(STOPPED, "the broker had an internal error, which its log describes")
 
     def do_slice(self) -> None:
         if not self.has_work():
@@ -287,7 +287,10 @@ class MessageMove(BulkTask):
         self._aside.append(set_head_aside(self.source))
         self._waiting -= 1
         if len(self._aside) >= ASIDE_MAX:
-            self._end(STOPPED, f"{ASIDE_MAX} messages cannot be moved, the last because {reason}")
+            text = (
+                f"{ASIDE_MAX} messages cannot be moved; the reason for the last message: {reason}"
+            )
+            self._end(STOPPED, text)
 
     def _end(self, state: str, reason: str) -> None:
         """End the move, and put the messages that were set aside back at their old places.

@@ -240,7 +240,8 @@ def _refusal(
         return f"the message would come back to queue '{source.name}'"
     for known in plan.filters:
         if known.repeats(message.properties):
-            return f"exchange '{target.to_exchange}' has routed a message with the same " + _VALUE
+            exchange = target.to_exchange
+            return f"exchange '{exchange}' has already routed a message with the same {_VALUE}"
     for queue in queues:
         problem = problem_of(queue, message)
         if problem:

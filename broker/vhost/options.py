@@ -93,8 +93,8 @@ def options_of(vhost: str, row: Mapping[str, object]) -> VirtualHostOptions:
         raise PreconditionFailed(f"vhost '{vhost}': 'description' must be a text")
     if len(description.encode()) > DESCRIPTION_MAX:
         raise PreconditionFailed(
-            f"vhost '{vhost}': its description has more than {DESCRIPTION_MAX} bytes, which is "
-            "the limit"
+            f"vhost '{vhost}': the description has {len(description.encode())} bytes, and the "
+            f"limit is {DESCRIPTION_MAX} bytes"
         )
     queue_type = known.get("default_queue_type") or ""
     # RabbitMQ 3.11 and 3.12 write "undefined" if no default type is set.
@@ -177,7 +177,7 @@ def check_queue_count(
     if 0 < general <= count:
         raise NotAllowed(
             f"cannot declare queue '{name}': vhost '{vhost}' has reached the limit of {general} "
-            "queues (limits.queues)"
+            "queues: raise the setting limits.queues"
         )
     limit = limits.get(MAX_QUEUES)
     if limit is not None and count >= limit:

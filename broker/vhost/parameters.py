@@ -65,8 +65,8 @@ class Parameters:
         size = len(dump(row))
         if size > PARAMETER_BYTES_MAX:
             raise PreconditionFailed(
-                f"cannot set parameter '{name}' of component '{component}': it has {size} bytes as "
-                f"ASCII JSON; the limit is {PARAMETER_BYTES_MAX}"
+                f"cannot set parameter '{name}' of component '{component}': the parameter has "
+                f"{size} bytes as ASCII JSON, and the limit is {PARAMETER_BYTES_MAX} bytes"
             )
         if self.size - self._sizes.get(key, 0) + size > PARAMETERS_BYTES_MAX:
             raise NotAllowed(

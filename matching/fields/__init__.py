@@ -41,7 +41,8 @@ def create(name: str = DEFAULT) -> HeadersMatcher[S]:
     if path is None:
         nearest = get_close_matches(name, NAMES, n=1, cutoff=0)[0]
         raise ValueError(
-            f"unknown headers matcher {name!r}; known: {', '.join(NAMES)}; nearest: {nearest}"
+            f"unknown headers matcher {name!r}; the nearest is {nearest}; known matchers are "
+            f"{', '.join(NAMES)}"
         )
     module, _, attribute = path.partition(":")
     return cast(

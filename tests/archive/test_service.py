@@ -9,6 +9,8 @@ import sys
 import threading
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from broker.agenda import Agenda
@@ -92,11 +94,14 @@ class RunningWorker:
         answer: contract.FromWorker = contract.from_worker.decode(self._lines.readline())
         return answer
 
-    def kind_of_failure(self, message: contract.ToWorker) -> str:
+    def failure(self, message: contract.ToWorker) -> contract.RequestFailed:
         self.send(message)
         failed = self.answer()
         assert isinstance(failed, contract.RequestFailed)
-        return failed.kind
+        return failed
+
+    def kind_of_failure(self, message: contract.ToWorker) -> str:
+        return self.failure(message).kind
 
 
 def test_only_an_upload_fails_because_its_segment_is_gone(tmp_path: Path) -> None:
@@ -120,3 +125,16 @@ def test_only_an_upload_fails_because_its_segment_is_gone(tmp_path: Path) -> Non
         contract.ListFiles(7, "other", 0, 9),
     ):
         assert worker.kind_of_failure(search) == contract.AWAY
+
+
+def test_a_damaged_file_of_the_archive_is_named(tmp_path: Path) -> None:
+    writing, archive = Writing(tmp_path / "data"), Archive(tmp_path)
+    archive.upload(writing.segments[0], writing.number)
+    [file] = archive.path.rglob("*.parquet")
+    pq.write_table(pa.table({"other": [1]}), file)
+    worker = RunningWorker(tmp_path / "worker", archive.path)
+    fetch = contract.FetchFile(1, archive.listing.stream, writing.number, 0)
+    failed = worker.failure(fetch)
+    name = file.relative_to(archive.path).as_posix()
+    assert failed.kind == contract.BAD
+    assert failed.reason.startswith(f"{name}: the archived file cannot be decoded: ")

@@ -97,7 +97,7 @@ def test_large_shovels_that_do_not_fit_into_the_message_to_the_worker_are_listed
     assert LINKS_BYTES - 130_000 < size < LINKS_BYTES + 1_000
     last = every[-1]
     assert isinstance(last, InvalidLink)
-    assert f"together is {LINKS_BYTES} bytes: shorten or delete some" in last.reason
+    assert f"together is {LINKS_BYTES} bytes: shorten or delete definitions" in last.reason
     # A small shovel still fits, and the others as soon as there is room.
     vhosts[-1].parameters.set(SHOVEL, "small", VALUE)
     assert isinstance(links_of(links)[-1], Shovel)

@@ -37,7 +37,7 @@ def load_text(text: str) -> Settings:
     [
         (TABLE.replace("mqtt://h", "http://h"), "bridge[1].remote: must be"),
         (TABLE.replace("mqtt://h", "mqtt://u:p@h"), "must not contain credentials"),
-        (TABLE.replace("x/#", "x/#/y"), "'x/#/y' is no topic filter"),
+        (TABLE.replace("x/#", "x/#/y"), "'x/#/y' is not a topic filter"),
         (TABLE.replace("x/#", "x up"), "'up' is not out, in or both"),
         (TABLE.replace("x/#", "x in 3"), "QoS '3' is not 0, 1 or 2"),
         (TABLE.replace("x/#", "x in 1 +/ y/"), "contains a wildcard"),

@@ -166,9 +166,12 @@ def test_a_rate_limits_the_messages_of_a_second(pair: TrellisPair) -> None:
         ({"src_queue": "a"}, "'src-uri' must be an AMQP URI"),
         ({"src_uri": "amqp://"}, "exactly one of 'src-queue' and 'src-exchange'"),
         ({"src_uri": "http://u:secret@x", "src_queue": "a"}, "'src-uri': must be"),
-        ({"src_uri": "amqp://", "src_queue": "a", "colour": 1}, "unknown key 'colour'"),
+        (
+            {"src_uri": "amqp://", "src_queue": "a", "src-queu": 1},
+            "'src-queu'; the nearest is src-queue",
+        ),
         ({"src_uri": "amqp://", "src_queue": "a", "src_protocol": "amqp10"}, "amqp091"),
-        ({"src_uri": "amqp://", "src_queue": "a", "rate": -1}, "'rate' must be"),
+        ({"src_uri": "amqp://", "src_queue": "a", "rate": -1}, "1e12 messages per second"),
         (
             {"src_uri": "amqp://", "src_exchange": "a", "src_delete_after": "queue-length"},
             "'src-delete-after' can be queue-length only with 'src-queue'",

@@ -85,6 +85,14 @@ def test_help_of_a_command_shows_only_the_settings_that_it_uses(
     assert sorted(flag for flag in shown if flag in flags - own) == used
 
 
+def test_help_breaks_no_name_at_a_hyphen(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    _, out, _ = run(capsys, "policies", "set", "--help")
+    assert "'{\"max-length\": 1000}'" in out and re.search(r"\w-$", out, re.MULTILINE) is None
+
+
 @pytest.mark.parametrize(
     ("line", "used"),
     [
@@ -239,7 +247,7 @@ def test_rules_that_only_a_broker_must_obey_are_not_checked_by_a_client(
     assert error.startswith(f"no answer from https://127.0.0.1:{port} (Connection refused)")
     assert "both have port" in error_of(capsys, "check-config", "--http-port", port)
     error = error_of(capsys, "check-config", "--http-tls", "true", "--amqp-port", "1")
-    assert error.startswith("--http-tls: http.tls: http.tls needs a certificate")
+    assert error.startswith("--http-tls: http.tls: HTTPS needs a certificate")
 
 
 def test_the_nearest_flag_is_one_that_the_command_accepts(

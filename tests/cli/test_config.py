@@ -153,7 +153,7 @@ def test_prompt_asks_for_the_password_twice(
     assert PasswordHasher().verify(out.strip(), "word")
     type_in(monkeypatch, ["word", "world"])
     assert error_of(capsys, "hash-password") == (
-        "the two passwords differ; type the same one twice"
+        "the two typed passwords differ; type the same password twice"
     )
     type_in(monkeypatch, [])
     assert error_of(capsys, "hash-password") == NO_PASSWORD

@@ -67,9 +67,18 @@ def test_url_of_an_http_listener_with_tls_has_the_scheme_https() -> None:
     [
         (
             "--metrics-port 0",
-            "metrics.port is 0 in the settings, so the broker has chosen a free port; give --url",
+            (
+                "the broker's URL is unknown, because metrics.port is 0 in the settings, and the "
+                "broker has chosen a free port; give --url"
+            ),
         ),
-        ("--metrics-enabled false", "metrics.enabled is false in the settings; give --url"),
+        (
+            "--metrics-enabled false",
+            (
+                "the broker's URL is unknown, because metrics.enabled is false in the settings; "
+                "give --url"
+            ),
+        ),
         (
             "--url file:///etc/hostname",
             '--url: must be a URL such as http://127.0.0.1:15692, got "file:///etc/hostname"',

@@ -190,8 +190,8 @@ def test_silence_below_the_session_timeout_of_kafka_is_unsafe(
             (
                 "Kafka nodes 0, 1, 2: broker.session.timeout.ms is 2000, and cluster.silence is 1 "
                 "s with a cluster.lease of 0.7 s: until Kafka has replaced a lost node, the broker "
-                "stands still, and may close all connections; set silence to at least 3.5 and "
-                "lease to at least 2.5"
+                "stands still, and may close all connections; set cluster.silence to at least "
+                "3.5 s and cluster.lease to at least 2.5 s"
             )
         ],
     )

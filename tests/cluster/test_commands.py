@@ -129,7 +129,7 @@ def test_node_is_seeded_from_a_running_one_and_takes_over(
     cluster: ClusterSettings, nodes: list[NodeProcess], tmp_path: Path
 ) -> None:
     code, output, _ = command(cluster, "status")
-    assert (code, "no node has reported" in output) == (1, True)
+    assert (code, f"no node of cluster '{cluster.name}' has reported" in output) == (1, True)
     first = started(nodes, node_on_kafka(cluster, tmp_path / "first", OFTEN), "active")
     channel = first.channel()
     channel.queue_declare(QUEUE, durable=True)
@@ -182,7 +182,8 @@ def test_forgotten_node_does_not_stop_trimming(
     lines = errors.splitlines()
     assert (code, output) == (2, "") and f"{errors.splitlines()[-1]}\n" == UNASKED, errors
     assert lines[0] == (
-        "node 'second' will be removed from the list of nodes: its records can be trimmed"
+        "node 'second' will be removed from the list of nodes: the records that are kept for this "
+        "node can be trimmed"
     )
     kept = re.fullmatch(
         r"the node's last report is \d+ s old; it lacks (\d+) records of the log, and the log is "

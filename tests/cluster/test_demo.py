@@ -73,7 +73,7 @@ def test_demo_over_a_given_kafka_loses_nothing_and_leaves_nothing(
     assert 400 <= confirmed <= delivered
     assert count(output, "lost") == 0
     assert "killed node-1 (SIGKILL)" in output
-    assert float(re.findall(r"first confirm after ([\d.]+) s", output)[0]) >= 0.8
+    assert float(re.findall(r"first confirm ([\d.]+) s after", output)[0]) >= 0.8
     assert list(tmp_path.iterdir()) == []
     assert topics(kfake) == set()
 
@@ -159,7 +159,7 @@ def test_demo_with_a_kafka_node_of_its_own(tmp_path: Path) -> None:
     code, output, errors = run_demo(tmp_path, "--jars", str(jars), "--seconds", "6", "--keep-files")
     assert (code, errors) == (0, "")
     assert count(output, "lost") == 0 < count(output, "confirmed")
-    kept = Path(re.findall(r"the files are in (\S+)", output)[0])
+    kept = Path(re.findall(r"the files of the demo are in (\S+)", output)[0])
     assert {path.name for path in kept.iterdir()} >= {"kafka", "node-1", "node-2", "node-2.log"}
 
 

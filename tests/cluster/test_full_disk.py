@@ -121,9 +121,9 @@ def pair(server: LogServer, tmp_path: Path) -> Iterator[Pair]:
         (
             errno.ENOSPC,
             FENCED,
-            "trellis: fenced: a batch cannot be written to the data directory for 1 s: the log",
+            "trellis: fenced: a batch could not be written to the data directory for 1 s: the log",
         ),
-        (0, FENCED, "trellis: fenced: a batch cannot be written to the data directory for 1 s"),
+        (0, FENCED, "trellis: fenced: a batch could not be written to the data directory for 1 s"),
         (errno.EIO, FAILED, "trellis: stopped: cannot write to the data directory: cannot write"),
     ],
 )

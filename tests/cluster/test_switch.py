@@ -63,14 +63,15 @@ def test_the_command_names_the_connections_that_are_closed(
     login = ("--user", "guest", "--password", "guest")
     done = run_command(*words, os.devnull, *login)
     assert (done.returncode, done.stdout) == (2, "") and done.stderr == (
-        "node 'first' will hand the log over to the standby that has most of the log, and end its "
-        f"process\n2 open connections will be closed; the clients must connect again\n{UNASKED}"
+        "node 'first' will hand the log of the cluster over to the standby that has most of the "
+        "log, and will end its process\n"
+        f"2 open connections will be closed; the clients must connect again\n{UNASKED}"
     )
     publish(channel, range(1))  # The node is active, and the connection open.
     done = run_command(*words, os.devnull, *login, "second", "--yes")
     assert (done.returncode, done.stdout, done.stderr) == (
         0,
-        "handed over to node 'second'\n",
+        "handed the log of the cluster over to node 'second'\n",
         "",
     )
     second.wait_for("ready")

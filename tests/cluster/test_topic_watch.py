@@ -198,7 +198,7 @@ def test_nodes_confirm_nothing_until_the_topic_is_mended(
     threading.Thread(target=publish_more, daemon=True).start()
     wait_for_line(first, f"store_blocked reason=\"topic 'trellis-{name}' can lose")
     code, output, _ = command(cluster, "status")
-    assert code == 0 and "nodes confirm no message until the topic is mended" in output
+    assert code == 0 and "the nodes confirm no message until the topic is corrected" in output
     assert f"--entity-name trellis-{name} --add-config min.insync.replicas=2" in output
     assert not confirmed.is_set()
     first.kill()  # The standby takes over, and confirms nothing either.

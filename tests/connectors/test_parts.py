@@ -234,7 +234,7 @@ def test_commands_check_a_file_and_make_a_secret(
     assert Webhook(capsys.readouterr().out.strip())
     assert main(["connect"]) == 2
     assert main(["connect", str(tmp_path / "none.toml")]) == 2
-    assert "name the settings file" in (error := capsys.readouterr().err)
+    assert "`trellis connect` needs a settings file" in (error := capsys.readouterr().err)
     assert "cannot be read" in error
 
 

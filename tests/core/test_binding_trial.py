@@ -246,7 +246,7 @@ def test_bindings_that_cannot_be_tried_are_refused() -> None:
         with pytest.raises(PreconditionFailed, match=reason):
             tried(world, [change], TopicHistory())
     absent = BindingChange(False, world.vhost.exchange("x2"), Binding("a", queue))
-    with pytest.raises(NotFound, match="no binding 'a' from exchange 'x2' to 'q0'"):
+    with pytest.raises(NotFound, match="no binding with key 'a' from exchange 'x2' to 'q0'"):
         tried(world, [absent], TopicHistory())
 
 

@@ -333,4 +333,4 @@ def test_the_reason_of_a_headers_binding_names_the_headers_that_agree() -> None:
     world.vhost.declare_queue("q")
     binding = Binding("", world.queue("q"), 0, {"x-match": "any", "a": 1, "b": 2})
     reason = reason_of(exchange, binding, "", {"headers": {"a": 1, "b": 3}})
-    assert reason == "x-match is any: a=1 agrees"
+    assert reason == "x-match is any, and these headers agree: a=1"

@@ -54,7 +54,7 @@ def difference(key: str, binding_key: str, wildcards: bool = True) -> NearDiffer
         ("sensor.kitchen.temp", "sensors.*.temp", "character", "word 1"),
         ("sensors.kitchen.tmep", "sensors.*.temp", "character", "were 'temp', not 'tmep'"),
         ("orders.new.x", "ordres.new.#", "character", "word 1"),
-        ("sensors.kitchen.temp.", "sensors.*.temp", "empty_word", "a separator too many"),
+        ("sensors.kitchen.temp.", "sensors.*.temp", "empty_word", "one separator too many"),
         (".sensors.kitchen.temp", "sensors.*.temp", "empty_word", "the routing key has"),
         ("orders", "orders.", "empty_word", "the binding key has"),
         ("sensors.kitchen.temp", "orders.*.new", "none", ""),

@@ -145,7 +145,7 @@ def test_posix_classes_mean_the_same_as_in_rabbitmq(
     pattern: str, matching: list[str] | None, others: list[str]
 ) -> None:
     if matching is None:
-        with pytest.raises(PreconditionFailed, match="is not a POSIX class within brackets"):
+        with pytest.raises(PreconditionFailed, match="must be a POSIX class within brackets"):
             bounded_pattern(pattern)
         return
     check_regex(pattern)

@@ -220,13 +220,15 @@ def test_a_new_rule_with_a_misspelt_variable_is_refused_and_a_stored_one_is_kept
     users.set_permission("/", "ann", ".*", ".*", ".*")
     with pytest.raises(PreconditionFailed) as refusal:
         users.set_rules("/", "ann", ["allow all #", rule])
-    assert f"rule of user 'ann' in vhost '/': '{rule}': " in str(refusal.value)
+    assert f"invalid rule '{rule}' of user 'ann' in vhost '/': " in str(refusal.value)
     assert reason in str(refusal.value)
     assert users.by_name["ann"].rules == {}
     if not rule.startswith("reserve"):
         with pytest.raises(PreconditionFailed, match=re.escape(reason)) as refusal:
             users.define_role("devices", {"/": RoleGrant(("", "", ""), [rule])})
-        assert str(refusal.value).startswith("role 'devices': rule in vhost '/': ")
+        assert str(refusal.value).startswith(
+            f"role 'devices': invalid rule '{rule}' in vhost '/': "
+        )
     # An earlier version may have stored such a rule. The broker accepts a stored rule, and the user
     # keeps it.
     row = {"configure": "", "write": "", "read": "", "rules": [rule]}

@@ -137,8 +137,8 @@ def catalog_is_read_only(directory: Path) -> str:
 def lock_is_not_writable(directory: Path) -> str:
     (directory / "lock").touch(0o400)
     return (
-        f"trellis: cannot write in the data directory '{directory}': Permission denied: "
-        f"{directory}/lock; check the owner and the permissions of this file"
+        f"trellis: cannot write '{directory}/lock' in the data directory '{directory}': Permission "
+        "denied; check the owner and the permissions of this file"
     )
 
 

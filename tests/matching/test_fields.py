@@ -137,7 +137,7 @@ def test_an_unknown_name_is_refused_with_the_known_ones_and_the_nearest() -> Non
     with pytest.raises(
         ValueError,
         match="unknown headers matcher 'rarset'; "
-        "known: rarest, hit-counts, roaring, naive; nearest: rarest",
+        "the nearest is rarest; known matchers are rarest, hit-counts, roaring, naive",
     ):
         create("rarset")
 

@@ -357,7 +357,7 @@ def test_an_empty_journal_has_answers(tmp_path: Path, capsys: pytest.CaptureFixt
         (["traffic", "--by", "queue"], 'unknown value "queue"; the nearest is '),
         (["whatif", "--journal", "{place}/journal"], "are required: --definitions"),
         (["lost"], 'unknown action "lost"; the nearest is '),
-        ([], "name a question: traffic, unroutable, whatif, audit or advise"),
+        ([], "`trellis ask` needs a question: traffic, unroutable, whatif, audit or advise"),
     ],
 )
 def test_an_error_is_one_line(

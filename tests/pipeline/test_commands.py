@@ -459,7 +459,7 @@ def test_a_job_runs_again_when_more_was_published(
             ["audit", "--journal", "{place}/journal"],
             "the bindings are unknown (there is no directory %24topology beside the journal): set",
         ),
-        ([], "name a job: lake, traffic"),
+        ([], "`trellis pipeline` needs a job: lake, traffic"),
     ],
 )
 def test_an_error_is_one_line(

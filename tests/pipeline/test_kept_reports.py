@@ -221,8 +221,14 @@ def test_a_late_report_begins_where_the_report_before_ended(
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["--every", "1d", "--until", "1h"], "--until is the end of one report: leave it out"),
-        (["--every", "1d", "--check"], "--check sets the exit code of one report"),
+        (
+            ["--every", "1d", "--until", "1h"],
+            "--until is the end of a single report, and --every makes many",
+        ),
+        (
+            ["--every", "1d", "--check"],
+            "--check needs the exit code of a single report, and --every makes many",
+        ),
         (["--every", "day"], "'day' is not an age: give an age such as 15m, 2h or 7d"),
         (["--every", "0s"], "--every and --over must be longer than 0 s"),
         (["--every", "99999999d"], "--every and --over must be at most 36500d"),

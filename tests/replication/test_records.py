@@ -152,14 +152,20 @@ def test_a_chunk_is_its_head_and_its_payload() -> None:
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (b"JSON" + BEAT_BYTES[4:], "must begin with b'TRLC', but begins with b'JSON'"),
+        (b"JSON" + BEAT_BYTES[4:], "begins with b'JSON' instead of b'TRLC'"),
         (MAGIC + bytes([VERSION + 1]) + BEAT_BYTES[5:], "upgrade this node"),
         (MAGIC + bytes([VERSION, 99]) + BEAT_BYTES[6:], "unknown kind 99"),
-        (BEAT_BYTES + b"x", "the beat has 1 bytes too many"),
+        (BEAT_BYTES + b"x", "the record of kind 'beat' has 1 bytes too many"),
         (BEAT_BYTES[:-1], "fewer than its header of "),
-        (MARK_BYTES[:-1] + b"\xff", "malformed state"),
-        (replace(CHUNK, chunk=1).encode(), "chunk number 1, which must be below 1"),
-        (replace(CHUNK, chunks=0).encode(), "chunk number 0, which must be below 0"),
+        (MARK_BYTES[:-1] + b"\xff", "the state of the cluster is malformed"),
+        (
+            replace(CHUNK, chunk=1).encode(),
+            "chunk number 1, but the number of chunks in its batch is 1",
+        ),
+        (
+            replace(CHUNK, chunks=0).encode(),
+            "chunk number 0, but the number of chunks in its batch is 0",
+        ),
     ],
 )
 def test_foreign_records_say_why(data: bytes, reason: str) -> None:

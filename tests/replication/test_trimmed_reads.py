@@ -65,6 +65,6 @@ def test_standby_that_lacks_a_batch_names_the_offset_and_the_log_as_it_is_now(
         trims.cluster.own(lacking, 33)
     text = str(ended.value)
     assert (ended.value.low, ended.value.offset) == (trims.cluster.log.low, lacking.last + 1)
-    trimmed = r"cannot read offset \d+: the replicated log now begins at offset \d+; replace the"
+    trimmed = r"cannot read the replicated log at offset \d+: the log now begins at offset \d+; rep"
     assert re.match(trimmed, text)
     assert "\n" not in text and "trellis cluster seed" in text

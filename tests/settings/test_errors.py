@@ -49,7 +49,7 @@ FILES = [
     ),
     (
         "matcher.allowed = []",
-        f"matcher.allowed: must be a list of one or more of {', '.join(NAMES)}, got a list",
+        f"matcher.allowed: must be a list of one or more of {', '.join(NAMES)}, got an empty list",
     ),
     (
         'matcher.allowed = ["bitmap"]',
@@ -59,7 +59,7 @@ FILES = [
     ('data.dir = "a\\u0000"', 'data.dir: must be text without NUL, got "a\\x00"'),
     (
         'data.dir = "~no-user-of-this-name/x"',
-        "data.dir: needs a home directory, and none is known; give an absolute path",
+        "data.dir: needs a home directory, and none is known; set it to an absolute path",
     ),
     (
         'amqp.host = "localhost"',
@@ -181,12 +181,24 @@ FILES = [
         "mqtt.socket: is too long: 121 bytes; the path of a Unix socket may have at most 103 bytes",
     ),
     (
+        'stream.archive = "s3://key:hunter2@bucket/a"',
+        "stream.archive: must not contain credentials; set AWS_ACCESS_KEY_ID and ",
+    ),
+    (
+        "jwt.discovery = true",
+        "jwt.discovery: for the discovery of keys, the issuer must be a URL such as https://id.",
+    ),
+    (
+        'jwt.aliases = ["a=read:*/* b"]',
+        "jwt.aliases: has the scope 'b', which must be a scope such as read:%2F/orders",
+    ),
+    (
         'cluster.servers = "kafka-1"',
         "cluster.servers: must be HOST:PORT of Kafka nodes, separated by commas, such as ",
     ),
     (
         'cluster.servers = "kafka-1:9092"',
-        "cluster.servers: a cluster needs cluster.name, the name of the broker on all of its nodes",
+        "cluster.servers: a cluster needs cluster.name; set it to the same name on all of its ",
     ),
     (
         'cluster.name = "my orders"',

@@ -199,7 +199,7 @@ def test_a_backup_overwrites_nothing_and_says_why_it_failed(tmp_path: Path) -> N
     store = opened(home).store
     store.append(MessageStored("/", Message(Address("", "q"), b"x", PLAIN, 1), [1]), None)
     store.sync()
-    with pytest.raises(StoreError, match="it exists already"):
+    with pytest.raises(StoreError, match="this path exists already"):
         back_up(str(home), str(home), lambda done, total: None)
     (tmp_path / "copy.part").mkdir()
     with pytest.raises(StoreError, match=r"copy.part exists: another backup is running"):

@@ -218,19 +218,17 @@ def test_a_log_that_cannot_be_opened_says_why_and_loses_nothing(operation: str) 
 def test_a_directory_that_cannot_be_written_is_refused_with_a_clear_line(tmp_path: Path) -> None:
     if os.geteuid() == 0:
         # Root may write anywhere, but not in a directory that does not exist.
-        with pytest.raises(StoreError, match=r"cannot make .*: No such file or directory"):
+        with pytest.raises(StoreError, match=r"cannot create .*: No such file or directory"):
             Log(RealDisk(), directory=str(tmp_path / "none" / "log"))
         with pytest.raises(
-            StoreError, match=r"cannot write in the data directory .*: No such file or directory"
+            StoreError, match=r"cannot write .* in the data directory .*: No such file or directory"
         ):
             Lock(str(tmp_path / "none"))
         return
     tmp_path.chmod(stat.S_IRUSR | stat.S_IXUSR)
-    with pytest.raises(StoreError, match=r"cannot make .*: Permission denied"):
+    with pytest.raises(StoreError, match=r"cannot create .*: Permission denied"):
         Log(RealDisk(), directory=str(tmp_path / "log"))
-    with pytest.raises(
-        StoreError, match=r"cannot write in the data directory .*: Permission denied"
-    ):
+    with pytest.raises(StoreError, match=r"cannot write .*/lock' in the .*: Permission denied"):
         Lock(str(tmp_path))
 
 
@@ -249,7 +247,7 @@ def test_a_read_only_disk_is_refused_with_a_clear_line() -> None:
         0 if operation in ("open", "read", "mkdir") else errno.EROFS
     )
     log.add(MessageStored("/", message(b"x"), [3]))
-    with pytest.raises(WriteFailed, match=r"cannot make .*: Read-only file system"):
+    with pytest.raises(WriteFailed, match=r"cannot create .*: Read-only file system"):
         log.log.append(log.recorder.take())
 
 
@@ -430,12 +428,12 @@ def test_a_settlement_of_something_later_is_reported_by_verify() -> None:
     Log(disk).put(MessageSettled(3, 5), EntryGroup([PubrecReceived(3, 2)]))
     assert [finding.reason for finding in verify(disk, DIRECTORY) if finding.kind == "wrong"] == [
         (
-            "the record at position 1: the record settles the message at position 5, which must be "
-            "before the record"
+            "the record at position 1: the record settles the message at position 5, but a record "
+            "can settle only an earlier message"
         ),
         (
-            "the record at position 2: the record is a PUBREC for the message at position 2, which "
-            "must be before the record"
+            "the record at position 2: the record is a PUBREC for the message at position 2, but a "
+            "PUBREC must follow its message"
         ),
     ]
 
@@ -457,7 +455,8 @@ def test_verify_changes_nothing_and_reports_the_actions_of_recovery() -> None:
         and kinds.count("fine") == len(files)
     )
     [cut] = [finding for finding in findings if finding.kind == "cut"]
-    assert str(cut) == f"cut: {files[-1].name} at {files[-1].size}, 4 bytes: a record is cut off"
+    begin = f"cut: {files[-1].name} at offset {files[-1].size}"
+    assert str(cut) == f"{begin}, 4 bytes: a record is cut off"
 
 
 def test_dump_has_a_line_for_each_record_and_each_unreadable_part() -> None:

@@ -261,7 +261,9 @@ def test_too_many_messages_without_a_destination_stop_the_move() -> None:
     sent = filled(client, ASIDE_MAX + 100)
     move = run(world, move_of(world, ToOrigin()))
     assert move.state == STOPPED
-    assert move.reason.startswith("1000 messages cannot be moved, the last because the message ")
+    assert move.reason.startswith(
+        "1000 messages cannot be moved; the reason for the last message: the message is no"
+    )
     assert bodies(world.queue("q")) == sent
 
 

@@ -360,7 +360,7 @@ def test_a_file_under_another_name_is_refused() -> None:
     disk = SimulatedDisk()
     Log(disk).put(MessageStored("/", message(b"one"), [3]))
     [data] = disk.contents().values()
-    with pytest.raises(StoreError, match=r"was written as '0{19}1\.log'"):
+    with pytest.raises(StoreError, match=r"rename it to '0{19}1\.log'"):
         Log(SimulatedDisk({f"{DIRECTORY}/{5:020d}.log": data}))
 
 

@@ -330,7 +330,7 @@ def test_rows_that_follow_are_fetched_without_the_earlier_ones(
         (
             ["stream", "head", "s", "--from", "3", "--since", "1h"],
             2,
-            "trellis: give either --from N, or --since TIME",
+            "trellis: --from N and --since TIME both set the first row: give only one of them",
         ),
         (
             ["stream", "head", "s", "--from", "-1"],
@@ -484,7 +484,8 @@ def test_stopped_replay_prints_the_offset_to_continue_at(served: Served) -> None
     process.send_signal(signal.SIGINT)
     stderr = process.stderr.read()
     confirmed = re.fullmatch(
-        r"trellis: stopped; the broker has confirmed (\d+) messages; continue with --from (\d+)\n",
+        r"trellis: replay stopped; the broker has confirmed (\d+) messages; "
+        r"continue with --from (\d+)\n",
         stderr,
     )
     assert process.wait(20) == 130 and confirmed is not None and confirmed[1] == confirmed[2], (

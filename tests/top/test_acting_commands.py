@@ -96,7 +96,7 @@ async def test_pause_and_resume_a_queue(broker: Running, commands: Commands) -> 
     consequence = "queue 'q' will stop delivering messages to 1 consumer\n0 messages wait\n"
     assert await commands.run("pause", "q") == (2, "", consequence + UNASKED)
     assert await commands.out("pause", "q", "--yes") == (
-        "paused queue 'q'; to continue: trellis resume q\n"
+        "paused queue 'q'; to resume its deliveries: trellis resume q\n"
     )
     assert (await broker.scrape()).value("trellis_queues_paused") == 1
     assert (await api(broker, "GET", "queues/%2F/q"))[1]["paused"] is True
@@ -107,6 +107,18 @@ async def test_pause_and_resume_a_queue(broker: Running, commands: Commands) -> 
     assert await commands.out("resume", "q") == "resumed queue 'q'\n"
     await client.expect(spec.Basic.Deliver)
     assert await commands.out("resume", "q") == "queue 'q' is not paused\n"
+
+
+async def test_the_command_to_resume_names_the_virtual_host(
+    broker: Running, commands: Commands
+) -> None:
+    await api(broker, "PUT", "vhosts/v")
+    rights = dict.fromkeys(("configure", "write", "read"), ".*")
+    await api(broker, "PUT", "permissions/v/admin", rights)
+    assert (await api(broker, "PUT", "queues/v/q"))[0] == 201
+    assert await commands.out("pause", "q", "--vhost", "v", "--yes") == (
+        "paused queue 'q'; to resume its deliveries: trellis resume q --vhost v\n"
+    )
 
 
 async def test_the_question_names_the_rate_of_the_messages_that_come(
@@ -155,7 +167,7 @@ async def test_close_ends_the_connections_of_a_client(broker: Running, commands:
     assert code == 2
     assert "the broker will publish the will message of MQTT client 'lamp', if " in err
     out = await commands.out("close", "lamp", "--yes")
-    assert out.startswith("closed 127.0.0.1:") and out.endswith(" -> mqtt\n")
+    assert out.startswith("closed connection 127.0.0.1:") and out.endswith(" -> mqtt\n")
     assert await lamp.socket.read_to_end() == b""
 
     client = await broker.amqp()

@@ -193,7 +193,8 @@ async def test_objects_are_made_found_bound_and_deleted(broker: Running) -> None
         assert (await api(broker, "DELETE", path))[0] == 404
     refused = (await api(broker, "DELETE", "vhosts/%2F"))[1]
     assert (
-        refused["reason"] == "vhost '/' cannot be deleted: it keeps the counters of deleted vhosts"
+        refused["reason"]
+        == "vhost '/' cannot be deleted, because it keeps the counters of deleted vhosts"
     )
 
 

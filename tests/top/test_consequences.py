@@ -83,7 +83,7 @@ async def test_a_policy_names_the_queues_that_change_and_how(
         ),
         f"queue 'orders': {change}; 5 messages in the queue",
         f"queue 'own': {change.partition(', ')[2]}",
-        "2 messages over a limit will be dropped",
+        "2 messages beyond a queue limit will be dropped",
     ]
     assert queue.depth == 5 and queue.arguments.max_length == 100
     assert await consequences(commands, "policies", "clear", "ex") == [
@@ -125,7 +125,7 @@ async def test_setting_a_policy_asks_if_queues_lose_messages(
         ),
         f"queue 'orders': {change}",
         f"queue 'kept': {change}",
-        "1 message over a limit will be dropped",
+        "1 message beyond a queue limit will be dropped",
     ]
     assert queues["orders"].depth == 4 and queues["orders"].arguments.max_length != 3
     # A policy of a lower priority has no effect.
@@ -158,7 +158,7 @@ async def test_a_policy_of_many_queues_names_those_that_lose_most_messages(
     lines = await consequences(commands, "policies", "clear", "p")
     assert lines[-2:] == [
         f"further queues and exchanges whose arguments will change: {10 * SHOWN}",
-        "5 messages over a limit will be dropped",
+        "5 messages beyond a queue limit will be dropped",
     ]
 
 
@@ -217,7 +217,7 @@ async def test_dead_letters_are_not_counted_as_dropped(broker: Running, commands
     await publish(broker, "q", [1] * 5)
     lines = await consequences(commands, "policies", "clear", "p")
     assert lines[-1] == (
-        "3 messages over a limit will go to the dead letter exchange of their queue"
+        "3 messages beyond a queue limit will go to the dead letter exchange of the queue"
     )
     answer, lost = await lose(broker, "p")
     assert (answer["dropped"], answer["dead_lettered"], lost) == (0, 3, {"q": 3})
@@ -250,7 +250,7 @@ async def test_the_number_of_examined_bodies_is_bounded(
     _, answer = await api(broker, "GET", "consequences/policies/%2F/p")
     assert (answer["uncounted"], answer["dropped"]) == (1, 3)
     assert (await consequences(commands, "policies", "clear", "p"))[-1] == (
-        "1 queue may lose further messages, which are over the limit max-length-bytes"
+        "1 queue may lose further messages, which exceed the limit max-length-bytes"
     )
 
 
@@ -296,7 +296,7 @@ async def test_permissions_name_the_rights_and_clients_that_end(
     assert lines[0].startswith(
         "user 'ann' will lose its own permissions in vhost '/': configure ''"
     )
-    assert lines[1].endswith("will then have the permissions of the role 'devices'")
+    assert lines[1].endswith("will then have the permissions of role 'devices'")
     await commands.out("permissions", "clear", "ann", "--yes")
     assert "no permissions in vhost" in await commands.fails("permissions", "clear", "ann")
     problem = await commands.fails("permissions", "clear", "known")
@@ -319,7 +319,7 @@ async def test_a_role_names_the_users_that_lose_it(broker: Running, commands: Co
             "read '.*', 1 topic rule"
         ),
         (
-            "2 users have the role: 1 user will lose access to the vhost, and 1 keeps other "
+            "2 users have role 'devices': 1 user will lose access to vhost '/', and 1 keeps other "
             "permissions in the vhost"
         ),
         "1 open connection will be closed, and 1 MQTT session with 1 message will end",
@@ -354,11 +354,11 @@ async def test_a_virtual_host_names_what_is_deleted_and_what_becomes_unroutable(
         assert (await api(broker, "POST", f"exchanges/v/{exchange}/publish", body))[0] == 200
     lines = await consequences(commands, "vhosts", "delete", "v")
     lines = [re.sub(r"of the last [0-9.]+ m?s|\(.*/s\)", "…", line) for line in lines]
-    assert [line for line in lines if " arrive now" not in line] == [
+    assert [line for line in lines if " arrive in the vhost now" not in line] == [
         "vhost 'v' will be deleted with 2 queues and 1 message; 0 connections will be closed",
         "queues with the most messages: 1 in 'orders'",
         "these objects will be deleted, too: 1 stream, 1 exchange, 1 policy",
-        "2 users will lose permissions in the vhost",
+        "2 users will lose permissions in vhost 'v'",
         "3 messages … would have become unroutable …",
     ]
     out = await commands.json("vhosts", "delete", "v", "--yes")

@@ -274,9 +274,9 @@ def test_a_new_user_whose_rules_are_refused_may_use_no_topic() -> None:
     users.set_permission("/", "bob", ".*", ".*", ".*")
     imported = taken(world, document)
     assert [line.partition("; until")[0] for line in imported.refused] == [
-        f"topic_rules[{at}] '{name}': rule of user '{name}' in vhost '/': 'allow all {{user}}/#': "
-        "there is no variable {user}; the nearest is {username}; the variables are {username}, "
-        "{vhost}, {client_id}"
+        f"topic_rules[{at}] '{name}': invalid rule 'allow all {{user}}/#' of user '{name}' in "
+        "vhost '/': there is no variable {user}; the nearest is {username}; the variables are "
+        "{username}, {vhost}, {client_id}"
         for at, name in enumerate(("ann", "bob"))
     ]
     assert imported.refused[0].endswith("; until you set valid rules, user 'ann' may use no topic")

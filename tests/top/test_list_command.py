@@ -43,13 +43,13 @@ async def test_rows_are_filtered_sorted_and_limited(broker: Running, commands: C
     await filled(broker)
     assert await names(commands) == ["orders", "orders.dead", "empty", "other"]
     assert await names(commands, "--vhost", "a") == ["other"]
-    assert await commands.out("list", "policies", "--vhost", "a") == "no policies\n"
+    assert await commands.out("list", "policies", "--vhost", "a") == "no policies in vhost 'a'\n"
     for kind in ("queues", "policies", "delayed"):
         assert await commands.fails("list", kind, "--vhost", "aa") == (
             "trellis: there is no vhost 'aa'; the nearest is 'a'; next: trellis vhosts list\n"
         )
     assert await commands.fails("list", "users", "--vhost", "a", code=2) == (
-        "trellis: the rows of users belong to no virtual host: leave out --vhost\n"
+        "trellis: the objects of kind users belong to no virtual host: leave out --vhost\n"
     )
     assert await names(commands, "--filter", "name=orders*") == ["orders", "orders.dead"]
     assert await names(commands, "--filter", "name!=orders*") == ["empty", "other"]
@@ -62,7 +62,9 @@ async def test_rows_are_filtered_sorted_and_limited(broker: Running, commands: C
         "orders",
     ]
     assert await names(commands, "--sort", "name") == ["empty", "orders", "orders.dead", "other"]
-    assert await commands.out("list", "queues", "--filter", "none") == "no queues\n"
+    assert await commands.out("list", "queues", "--filter", "none") == (
+        "no queues satisfy the conditions of --filter\n"
+    )
     lines = await commands.out("list", "queues", "--columns", "name,messages_ready", "--limit", "1")
     assert lines.splitlines() == ["name    messages_ready", "orders               3"]
 
@@ -175,7 +177,9 @@ async def test_wrong_columns_of_an_empty_list_are_refused(
     ):
         assert says in await commands.fails("list", kind, *words, code=2)
     words = ["--filter", f"{column}=1", "--sort", column, "--columns", column]
-    assert await commands.out("list", kind, *words) == f"no {noun}\n"
+    assert await commands.out("list", kind, *words) == (
+        f"no {noun} satisfy the conditions of --filter\n"
+    )
 
 
 async def test_consumers_channels_users_and_retained_messages_are_listed(

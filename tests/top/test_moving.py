@@ -102,7 +102,7 @@ def test_a_companys_definitions_come_out_as_they_went_in(seed: int) -> None:
     for at, policy in enumerate(document["policies"]):
         for name in policy["definition"]:
             named = any(
-                f"policies[{at}] {policy['name']!r}: key '{name}'" in line for line in report.notes
+                f"policies[{at}] {policy['name']!r}: key '{name}' " in line for line in report.notes
             )
             assert named == (judge_policy_key(name, EFFECTIVE_KEYS).kind != EQUAL), name
     # Another import of the same document, or of its export, changes nothing.
@@ -138,7 +138,7 @@ def test_an_imported_vhost_keeps_the_options_that_the_document_does_not_name() -
         "limits": {"max-queues": 7},
     }
     [note] = imported(world, {"vhosts": [first]}).notes
-    assert note.startswith("vhosts[0] 'v': default type quorum: ")
+    assert note.startswith("vhosts[0] 'v': default type 'quorum' makes ")
     before = exported(world)["vhosts"]
     [row] = [row for row in before if row["name"] == "v"]
     assert row["protected_from_deletion"] and row["limits"] == {"max-queues": 7}
@@ -155,10 +155,10 @@ def test_an_imported_vhost_keeps_the_options_that_the_document_does_not_name() -
 
 LOSSES: list[tuple[str, Any, str]] = [
     ("vhosts", {"name": "v", "tracing": True}, "amq.rabbitmq.trace"),
-    ("vhosts", {"name": "v", "default_queue_type": "x-odd"}, "'default_queue_type' left out"),
-    ("vhosts", {"name": "v", "limits": {"max-x": 1}}, "'limits' left out: vhost 'v': unknown"),
+    ("vhosts", {"name": "v", "default_queue_type": "x-odd"}, "'default_queue_type' was left out"),
+    ("vhosts", {"name": "v", "limits": {"max-x": 1}}, "'limits' was left out: vhost 'v': unknown"),
     ("vhosts", {"name": "v", "colour": "red"}, "unknown field 'colour'"),
-    ("users", {"name": "u", "password_hash": "", "limits": {"max-x": 1}}, "limit 'max-x' left out"),
+    ("users", {"name": "u", "password_hash": "", "limits": {"max-x": 1}}, "limit 'max-x' was left"),
     (
         "parameters",
         {"vhost": "/", "component": "shovel", "name": "s", "value": {}},
@@ -167,48 +167,48 @@ LOSSES: list[tuple[str, Any, str]] = [
     (
         "parameters",
         {"vhost": "/", "component": "other", "name": "s", "value": 1},
-        "stored and returned, without effect",
+        "component 'other' has no effect",
     ),
-    ("global_parameters", {"name": "cluster_tags", "value": {}}, "without effect"),
+    ("global_parameters", {"name": "cluster_tags", "value": {}}, "the parameter has no effect"),
     (
         "policies",
         {"vhost": "/", "name": "p", "pattern": "", "definition": {"ha-mode": "all"}},
-        "key 'ha-mode': no effect",
+        "key 'ha-mode' has no effect",
     ),
     (
         "policies",
         {"vhost": "/", "name": "p", "pattern": "", "definition": {"odd": 1, "expires": 9}},
-        "key 'odd': left out: the key is unknown",
+        "key 'odd' was left out, because the key is unknown",
     ),
     (
         "policies",
         {"vhost": "/", "name": "p", "pattern": "", "definition": {"expires": "x", "max-length": 1}},
-        "key 'expires': left out: policy 'p'",
+        "key 'expires' was left out: policy 'p'",
     ),
     (
         "queues",
         {"vhost": "/", "name": "q", "durable": True, "arguments": {"x-queue-mode": "lazy"}},
-        "argument 'x-queue-mode': no effect",
+        "argument 'x-queue-mode' has no effect",
     ),
     (
         "queues",
         {"vhost": "/", "name": "q", "durable": True, "arguments": {"x-message-ttl": "1"}},
-        "argument 'x-message-ttl': left out: invalid arg",
+        "argument 'x-message-ttl' was left out: invalid arg",
     ),
     (
         "queues",
         {"vhost": "/", "name": "q", "durable": True, "arguments": {"x-queue-type": "x-odd"}},
-        "argument 'x-queue-type': left out",
+        "argument 'x-queue-type' was left out",
     ),
     (
         "queues",
         {"vhost": "/", "name": "q", "durable": True, "type": "quorum", "arguments": {}},
-        "type quorum: the queue is durable",
+        "type 'quorum' makes a queue durable",
     ),
     (
         "exchanges",
         {"vhost": "/", "name": "x", "type": "direct", "arguments": {"x-odd": 1}},
-        "argument 'x-odd': kept, without effect",
+        "argument 'x-odd' is kept, and has no effect",
     ),
 ]
 
@@ -326,7 +326,7 @@ def test_doctor_reports_equal_different_and_missing_objects(
     assert cli.main(["doctor", str(file)]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert "equal      permissions: 12 of 12" in lines
-    assert any(line.startswith("different  queues (") and "type quorum" in line for line in lines)
+    assert any(line.startswith("different  queues (") and "type 'quorum'" in line for line in lines)
     assert any(line.startswith("missing    policies (") and "'ha-mode'" in line for line in lines)
     assert "missing    quirks: the section is unknown, and was left out" in lines
     assert cli.main(["doctor", str(file), "--all"]) == 1

@@ -245,16 +245,16 @@ async def test_a_policy_key_without_effect_is_logged(
     logged = [record.getMessage() for record in caplog.records if "set key" in record.getMessage()]
     assert logged == [
         (
-            "user 'admin' set key 'federation-upstream-pattern' of policy 'p' in vhost 'a': "
-            "no effect: use federation-upstream or federation-upstream-set"
+            "user 'admin' set key 'federation-upstream-pattern' of policy 'p' in vhost 'a'; "
+            "the key has no effect: use federation-upstream or federation-upstream-set"
         ),
         (
-            "user 'admin' set key 'queue-mode' of policy 'p' in vhost 'a': "
-            "no effect: long queues are paged to disk in any mode"
+            "user 'admin' set key 'queue-mode' of policy 'p' in vhost 'a'; "
+            "the key has no effect: long queues are paged to disk in any mode"
         ),
         (
-            "user 'admin' set key 'ha-mode' of policy 'o' in vhost 'a': "
-            "no effect: single queues are not replicated; standbys have all queues"
+            "user 'admin' set key 'ha-mode' of policy 'o' in vhost 'a'; "
+            "the key has no effect: single queues are not replicated, and standbys have all queues"
         ),
     ]
     assert (await api(broker, "GET", "policies/a/p"))[1]["definition"] == policy["definition"]

@@ -41,7 +41,7 @@ async def test_messages_are_printed_as_text_or_bytes(commands: Commands) -> None
         "   expiration: 3600000",
         "   00000000  00 01 02 03 04 05 06 07 08 09 0a 0b 0c 0d 0e 0f  ................",
         "   00000010  10 11 12 13                                      ....",
-        "to print the messages after these, give --after 2",
+        "to print the next messages, give --after 2",
     ]
     # The limit of 3 bytes cuts a character in two; the command prints no part of it.
     assert (await commands.out("peek", "q", "--after", "2", "--bytes", "3")).splitlines() == [

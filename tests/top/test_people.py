@@ -103,7 +103,8 @@ async def test_a_user_is_made_given_rights_and_deleted(
     code, _, err = await trellis(broker, capsys, "users", "delete", "ann")
     assert code == 2
     assert err.startswith(
-        "user 'ann' will be deleted: 0 connections will be closed, and its MQTT sessions will end\n"
+        "user 'ann' will be deleted: 0 connections of the user will be closed, and its MQTT "
+        "sessions will end\n"
     )
     await run("users", "delete", "ann", "--yes")
     assert "ann" not in await run("users", "list")
@@ -146,7 +147,7 @@ async def test_vhosts_and_policies(broker: Running, capsys: pytest.CaptureFixtur
         (["vhosts", "delete", "/", "--yes"], 1, "cannot be deleted"),
         (["policies", "set", "p", "^q", "max-length"], 2, "is not JSON at character 1"),
         (["policies", "set", "p", "(", '{"max-length": 1}'], 1, "is not a regular expression"),
-        (["policies", "set", "p", "q", "{}"], 1, "its definition is empty"),
+        (["policies", "set", "p", "q", "{}"], 1, "the definition is empty"),
     ],
 )
 async def test_refused_command_prints_one_line(

@@ -42,7 +42,7 @@ async def test_a_message_is_published_with_its_properties(
         *["--property", "content_type=text/plain", "--property", "priority=3"],
         *["--header", "n=3", "--header", "who=ann"],
     )
-    assert out == "reached 2 queues\n"
+    assert out == "the message reached 2 queues and sessions\n"
     (row,) = await peeked(broker)
     assert (row["payload"], row["routing_key"]) == ("open", "home.door")
     assert row["properties"] == {
@@ -54,14 +54,14 @@ async def test_a_message_is_published_with_its_properties(
     (tmp_path / "body").write_bytes(b"\0\xff")
     await commands.out("publish", "amq.default", "r", "--file", str(tmp_path / "body"))
     commands.stdin = b"from stdin"
-    assert await commands.out("publish", "", "r") == "reached 1 queue\n"
+    assert await commands.out("publish", "", "r") == "the message reached 1 queue or session\n"
     assert [row["payload"] for row in await peeked(broker, "r")] == ["open", "AP8=", "from stdin"]
 
 
 async def test_the_number_of_queues_is_that_of_the_cached_route_too(commands: Commands) -> None:
     for _ in range(3):
         assert await commands.out("publish", "amq.topic", "home.x", "--body", "") == (
-            "reached 2 queues\n"
+            "the message reached 2 queues and sessions\n"
         )
 
 
@@ -78,7 +78,8 @@ async def test_an_mqtt_topic_may_be_retained(broker: Running, commands: Commands
     await lamp.subscribe("home/+", 1)
     words = ["publish", "--mqtt", "home/door", "--retain", "--qos", "1", "--body", "shut"]
     assert await commands.out(*words) == (
-        "reached 3 queues; later subscribers of the topic get the message, too\n"
+        "the message reached 3 queues and sessions; later subscribers of the topic get the "
+        "message, too\n"
     )
     first, data = await lamp.packet()
     assert (first & 0xF6, data[:11], data[-4:]) == (0x32, b"\0\x09home/door", b"shut")
@@ -91,9 +92,12 @@ async def test_a_retained_message_needs_no_subscriber(commands: Commands) -> Non
     words = ["publish", "--mqtt", "away/door", "--retain", "--body"]
     code, out, err = await commands.run(*words, "shut")
     assert (code, err) == (0, "")
-    assert out == "reached 0 queues; later subscribers of the topic get the message, too\n"
+    assert out == (
+        "the message reached 0 queues and sessions; later subscribers of the topic get the "
+        "message, too\n"
+    )
     assert await commands.out(*words, "") == (
-        "reached 0 queues; the topic has no retained message now\n"
+        "the message reached 0 queues and sessions; the topic has no retained message now\n"
     )
 
 
@@ -101,7 +105,7 @@ async def test_a_message_without_a_queue_fails_and_names_the_next_command(
     commands: Commands,
 ) -> None:
     code, out, err = await commands.run("publish", "amq.topic", "away.door", "--body", "x")
-    assert (code, out) == (1, "reached 0 queues\n")
+    assert (code, out) == (1, "the message reached 0 queues and sessions\n")
     assert err == (
         "no queue and no session got the message; to see why: trellis route amq.topic away.door\n"
     )
@@ -109,6 +113,15 @@ async def test_a_message_without_a_queue_fails_and_names_the_next_command(
     code, out, err = await commands.run(*words)
     assert (code, json.loads(out)) == (1, {"queues": 0})
     assert shlex.split(err)[-4:] == ["trellis", "route", "--mqtt", "it's away"]
+
+
+async def test_the_next_command_names_the_virtual_host(broker: Running, commands: Commands) -> None:
+    await api(broker, "PUT", "vhosts/v")
+    rights = dict.fromkeys(("configure", "write", "read"), ".*")
+    await api(broker, "PUT", "permissions/v/admin", rights)
+    words = ["publish", "amq.topic", "away.door", "--body", "x", "--vhost", "v"]
+    _, _, err = await commands.run(*words)
+    assert err.endswith("; to see why: trellis route amq.topic away.door --vhost v\n")
 
 
 @pytest.mark.parametrize(
@@ -124,7 +137,11 @@ async def test_a_message_without_a_queue_fails_and_names_the_next_command(
         (["amq.topic", "k", "--property", "priority=x"], 2, "priority must be a whole number"),
         (["amq.topic", "k", "--header", "x"], 2, "--header: header 'x'"),
         (["amq.topic", "k", "--file", "/none"], 2, "--file: cannot read /none: No such file"),
-        (["amq.topic", "k", "--body", "x", "--file", "-"], 2, "either --body or --file"),
+        (
+            ["amq.topic", "k", "--body", "x", "--file", "-"],
+            2,
+            "--body and --file both give the body",
+        ),
         (["amq.topic", "k", "--body", "x" * 60_000], 1, "too large for the HTTP API"),
     ],
 )
@@ -183,7 +200,7 @@ async def test_tail_needs_the_read_permission_of_the_exchange(
     [
         ([], 2, "give EXCHANGE or --mqtt FILTER"),
         (["amq.default"], 2, "the default exchange cannot be followed"),
-        (["amq.topic", "--mqtt", "a"], 2, "give either"),
+        (["amq.topic", "--mqtt", "a"], 2, "both choose the messages"),
         (["amq.headers", "--header", "x"], 2, "--header: header 'x'"),
         (["none"], 1, "no exchange 'none'"),
     ],

@@ -372,7 +372,8 @@ async def test_malformed_packets_and_full_limits(
     assert await other.read_to_end() == b""
     assert await refused(running, caplog, "connection_refused") == (
         "connection_refused address=127.0.0.1 "
-        'note="all connections in use: raise limits.connections"'
+        'note="all connections are in use: raise limits.connections if it is set, and the limit of '
+        'file descriptors (ulimit -n)"'
     )
     await client.socket.send(b"\xf0\x00")
     line = await refused(running, caplog, "connection_closed")

@@ -131,9 +131,10 @@ async def test_permissions_name_the_patterns_and_the_present_names_that_are_lost
     lines = await consequences(commands, *words)
     assert lines[0] == "user 'ann' will lose rights in vhost '/':"
     assert lines[1] == (
-        "  write '^amq' -> '^amq[.]': 2 present queues and exchanges, such as 'amq1', 'amq2'"
+        "  write '^amq' -> '^amq[.]'; lost for 2 existing queues and exchanges, such as 'amq1', "
+        "'amq2'"
     )
-    assert lines[2].startswith("  read '.*' -> '', which selects no name: ")
+    assert lines[2].startswith("  read '.*' -> '', which selects no name; lost for ")
     assert lines[2].count("', '") == NAMES_SHOWN - 1
     assert lines[3:] == [ONE_OF_EACH]
     user = broker.node.broker.users.by_name["ann"]
@@ -191,7 +192,7 @@ async def test_the_superuser_of_the_settings_loses_rights_by_its_first_permissio
     code, _, err = await Commands(broker, capsys, monkeypatch).run(
         "permissions", "set", "root", "", "", ".*", "--vhost", "v", user="root"
     )
-    assert code == 2 and "  configure '.*' -> '', which selects no name: " in err
+    assert code == 2 and "  configure '.*' -> '', which selects no name; lost for " in err
     assert broker.node.broker.users.by_name.get("root") is None
 
 
@@ -206,12 +207,12 @@ async def test_a_role_in_use_names_what_its_users_lose(broker: Running, commands
     await commands.out("roles", "set", "devices", ".*", ".*", ".*")
     words = ("roles", "set", "devices", ".*", "^a", ".*", "--rule", "allow publish a")
     assert await consequences(commands, *words) == [
-        "role 'devices' will grant less in vhost '/':",
+        "role 'devices' will grant fewer rights in vhost '/':",
         "  write '.*' -> '^a'",
         "  topic rules: none, so that all topics are permitted -> 1 topic rule",
         (
-            "2 users have the role; users that will lose these rights, because they have no "
-            "permissions of their own there: 1 user"
+            "2 users have role 'devices'; users that will lose these rights, because they have no "
+            "permissions of their own in vhost '/': 1 user"
         ),
         ONE_OF_EACH,
     ]
@@ -244,7 +245,10 @@ async def test_an_assignment_names_the_users_that_lose_rights(
         "  write '.*' -> '^a'",
         NO_CLIENTS,
         "user 'u0' will lose rights from role 'more' in vhost 'v':",
-        ("  the virtual host may not be used any more: configure 'x', write '.*', read '.*'"),
+        (
+            "  access to the virtual host, with these permissions: configure 'x', write '.*', "
+            "read '.*'"
+        ),
         NO_CLIENTS,
     ]
     assert lines[-1] == "further users that will lose rights: 2"

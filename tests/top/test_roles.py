@@ -62,7 +62,7 @@ async def test_a_role_is_created_given_shown_and_deleted(broker: Running) -> Non
     status, answer = await api(broker, "DELETE", "roles/devices")
     assert (
         status == 400
-        and "cannot delete role 'devices': user 'ann' has the role (users in all: 1)"
+        and "cannot delete role 'devices': users with this role: 1, for example 'ann'"
         in answer["reason"]
     )
     assert await give(broker, "") == 204
@@ -144,7 +144,7 @@ async def test_the_commands_manage_roles(
         and "role 'devices' has no permissions in vhost '/'; next: trellis roles list" in err
     )
     code, _, err = await trellis(broker, capsys, "roles", "delete", "devices")
-    assert code == 1 and "has the role (users in all: 1)" in err
+    assert code == 1 and "users with this role: 1, for example 'ann'" in err
     await run("roles", "assign", "--none", "ann")
     await run("roles", "delete", "devices", "--yes")
     assert json.loads(await run("roles", "list", "--json")) == []

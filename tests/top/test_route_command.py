@@ -131,10 +131,10 @@ def test_each_expectation_has_a_line_and_one_that_fails_gives_exit_code_1(
         lines[1:6],
         [
             "unknown: exchange 'none', key 'a': no exchange 'none' in vhost '/'",
-            "'log' receives the message: '' of exchange 'archive'",
+            "queue 'log' receives the message: binding '' of exchange 'archive'",
             "'sensors' -> queue 'temps': the binding would match if the routing key had one more",
-            "'temps' does not receive the message: write access to exchange 'amq.topic'",
-            "'temps' does not receive the message: no binding to this queue matches",
+            "queue 'temps' does not receive the message: write access to exchange 'amq.topic'",
+            "queue 'temps' does not receive the message: no binding to this queue matches",
         ],
         strict=True,
     ):
@@ -160,7 +160,10 @@ def test_each_expectation_has_a_line_and_one_that_fails_gives_exit_code_1(
         (["route", "--expect", "none.toml"], "cannot read none.toml"),
         (["route", "--expect", "bad.toml", "--publisher", "ann"], "--expect cannot be combined"),
         (["route", "--expect", "bad.toml"], "fields of an expectation are exchange, key,"),
-        (["route", "--expect", "empty.toml"], "name at least one queue in `queues`"),
+        (
+            ["route", "--expect", "empty.toml"],
+            "an expectation needs at least one queue in `queues`",
+        ),
         (["route", "a", "b", "--definitions", "none.json"], "cannot read none.json"),
     ],
 )
@@ -217,8 +220,8 @@ def test_a_login_for_a_definitions_file_is_refused(directory: Path) -> None:
     done = trellis(directory, "route", "sensors", "a", *source, "--user", "ann")
     assert done.returncode == 2
     assert done.stderr == (
-        "trellis: --definitions asks no broker, so --user has no effect; --user is the user that "
-        "logs in: to check the rights of ann, give --publisher ann\n"
+        "trellis: --definitions asks no broker, so --user has no effect: leave --user out; --user "
+        "is the user that logs in: to check the rights of ann, give --publisher ann\n"
     )
 
 
@@ -233,7 +236,9 @@ def test_objects_that_a_definitions_file_cannot_import_are_counted(directory: Pa
     document["queues"].append({"name": "mqtt-subscription-aqos1", "vhost": "/"})
     (directory / "more.json").write_text(json.dumps(document))
     done = trellis(directory, "route", "amq.default", "log", "--definitions", "more.json")
-    assert done.stderr == "note: 1 objects of more.json are not imported; see `trellis doctor`\n"
+    assert done.stderr == (
+        "note: 1 object of more.json cannot be imported; see `trellis doctor more.json`\n"
+    )
     assert "queue 'log' takes the message" in done.stdout
 
 
@@ -260,4 +265,4 @@ def test_an_answer_as_json_has_the_limit_of_the_text_and_all_prints_everything(
     assert "... and 3 more bindings (--all prints all)" in trellis(directory, *words).stdout
     done = trellis(directory, *words, "--all", "--limit", "5")
     assert (done.returncode, done.stdout) == (2, "")
-    assert "give either --limit N or --all" in done.stderr
+    assert "--limit N contradicts --all" in done.stderr

@@ -146,7 +146,7 @@ async def test_a_trial_that_makes_no_sense_is_refused(broker: Running) -> None:
         ([], 400, "a trial must have 1 to 100 changed bindings or deleted objects, not 0"),
         ([change("swap", "a", "all")], 400, "'change' must be add or remove, not 'swap'"),
         ([change("add", "a", "absent")], 404, "no queue 'absent'"),
-        ([change("remove", "absent", "all")], 404, "no binding 'absent'"),
+        ([change("remove", "absent", "all")], 404, "no binding with key 'absent'"),
         ([change("add", "a", "all", source="absent")], 404, "no exchange 'absent'"),
         ([change("add", "a", "all", source="x-random")], 400, "cannot try a binding"),
         ([change("add", "a", "all", typo=1)], 400, "unknown field `typo`"),
@@ -232,8 +232,8 @@ async def test_the_command_tries_bindings_with_arguments(broker: Running) -> Non
     code, text = await route(broker, *binding, "x-match=any", "kind=order", "n=3")
     assert code == 0, text
     assert text.partition("\n\n")[2] == (
-        "add '' of 'amq.headers' to queue 'all' (x-match=any kind=order n=3): matches 1 topic, "
-        "1 message\n\n"
+        "add binding '' of 'amq.headers' to queue 'all' (x-match=any kind=order n=3): matches "
+        "1 topic, 1 message\n\n"
         "queue 'all' gains 1 message of 1 topic\n  1  amq.headers  k\n"
         "messages that reach no queue now, and would reach one: 1\n"
     )
@@ -250,10 +250,11 @@ async def test_the_command_prints_the_trial(broker: Running) -> None:
 
     arguments = ("--remove", "amq.topic", "plant.*.temp", "temps", "--add", "amq.topic", "#", "all")
     _, text = await route(broker, *arguments)
-    assert text.startswith("tried 1 topic with 3 messages of the last ")
+    assert text.startswith("the trial used 1 topic with 3 messages of the last ")
     assert text.partition("\n\n")[2] == (
-        "remove 'plant.*.temp' of 'amq.topic' to queue 'temps': matches 1 topic, 3 messages\n"
-        "add '#' of 'amq.topic' to queue 'all': matches 1 topic, 3 messages\n\n"
+        "remove binding 'plant.*.temp' of 'amq.topic' to queue 'temps': matches 1 topic, "
+        "3 messages\n"
+        "add binding '#' of 'amq.topic' to queue 'all': matches 1 topic, 3 messages\n\n"
         "queue 'temps' loses 3 messages of 1 topic\n  3  amq.topic  plant.1.temp\n\n"
         "queue 'all' gains 3 messages of 1 topic\n  3  amq.topic  plant.1.temp\n"
     )

@@ -117,9 +117,8 @@ def test_privileged_port_is_reported_with_a_remedy() -> None:
         pytest.skip("on this machine, every user may listen on every port")
     error = complaint("--metrics-host", "127.0.0.1", "--metrics-port", "7")
     assert error == (
-        "trellis: metrics: 127.0.0.1 port 7 may not be used by this user; set metrics.port "
-        "(TRELLIS_METRICS_PORT, "
-        "--metrics-port) to a port above 1023"
+        "trellis: metrics: 127.0.0.1 port 7 may not be used by the broker's user; set metrics."
+        "port (TRELLIS_METRICS_PORT, --metrics-port) to a port above 1023"
     )
 
 

@@ -170,7 +170,10 @@ def test_errors_name_missing_files(tmp_path: Path) -> None:
     assert store() == (
         2,
         "",
-        "trellis: name a tool: verify, dump, repair or backup (see `trellis store --help`)\n",
+        (
+            "trellis: `trellis store` needs a tool: verify, dump, repair or backup (see `trellis "
+            "store --help`)\n"
+        ),
     )
     assert store("verify", "--data-dir", tmp_path) == (
         1,

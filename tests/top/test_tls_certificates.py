@@ -189,7 +189,7 @@ def wrong_files(authority: Authority) -> dict[str, tuple[dict[str, Any], str]]:
         ),
         "another's key": (
             {"certificate": good, "key": other},
-            f"tls.key: {other} does not belong to the certificate",
+            f"tls.key: the key in {other} does not belong to the certificate in {good}; give the",
         ),
         "encrypted": ({"certificate": good, "key": encrypted(authority)}, "tls.key: the key in"),
         "no authority": (
@@ -404,5 +404,5 @@ def test_files_that_change_again_and_again_are_refused(
         authority.sign("localhost", "127.0.0.1")
 
     monkeypatch.setattr(ssl.SSLContext, "load_cert_chain", renewed)
-    with pytest.raises(SettingsError, match=r"^tls: the files changed again and again"):
+    with pytest.raises(SettingsError, match=r"^tls: the files of certificates changed while"):
         Certificates(given)

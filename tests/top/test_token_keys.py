@@ -246,7 +246,10 @@ def test_a_fetch_ends_before_the_handshake_of_a_client_that_waits() -> None:
         ({"jwks_url": "http://id.example/keys"}, "must begin with https://"),
         ({"jwks_url": "id.example"}, "must be a URL"),
         ({"jwks_url": "https://id.example:99999/keys"}, "must be a URL"),
-        ({"discovery": "true", "issuer": "corporate"}, "jwt.issuer: must be a URL"),
+        (
+            {"discovery": "true", "issuer": "corporate"},
+            "jwt.issuer: for the discovery of keys, the issuer must be a URL",
+        ),
         ({"jwks_url": "https://a.example/", "keys": "f"}, "name one source of keys"),
         ({"keep": "1"}, "jwt.keep: must be"),
     ],

@@ -214,7 +214,7 @@ async def test_past_messages_have_their_destinations_of_then_and_their_deaths(
         "#1 routed: to 2 destinations",
         "#1 routed 'orders': by binding 'orders.*' of 'amq.topic'",
         "#1 routed 'device': by subscription 'orders/#'",
-        "#1 dead lettered 'orders': expired, 1 time, came from exchange 'amq.topic'",
+        "#1 dead lettered 'orders': expired, 1 time; the message came from exchange 'amq.topic'",
         "#1 published 'amq.default': key 'dead' by the broker, 1 B, message_id 'order-1'",
         "#1 routed: to 1 destination",
         "#1 routed 'dead': by the name of the queue",

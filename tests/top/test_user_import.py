@@ -104,7 +104,7 @@ async def test_users_of_a_json_file_and_hashes(broker: Running, run: Import) -> 
     [
         ("name,pasword\nann,x\n", "user 1: unknown field 'pasword'; the nearest is password"),
         ("name,password\n,x\n", "user 1: the name is missing"),
-        ("name,tags\nann,\n", "user 1 (ann): give either password or password_hash"),
+        ("name,tags\nann,\n", "user 1 (ann): give one of the fields password and password_hash"),
         (
             "name,password\nann,x\nann,y\n",
             "user 2: user 1 of the file has the name 'ann', too; remove one",

@@ -114,6 +114,13 @@ async def test_limits_and_dead_letters(broker: Running) -> None:
     assert findings["dead_lettered"] == (
         "messages that went to the dead letter exchange 'amq.fanout': 1"
     )
+    policy = {"pattern": "^s$", "definition": {"max-length": 1}}
+    assert (await api(broker, "PUT", "policies/%2F/single", policy))[0] == 201
+    await client.queue("s")
+    await publish(broker, "s", 2)
+    assert (await of_queue(broker, "s"))["over_limit"] == (
+        "messages lost since the start because the queue was full: 1 (limit of policy 'single')"
+    )
 
 
 async def test_a_growing_queue(broker: Running) -> None:

@@ -129,7 +129,7 @@ def test_an_answer_with_a_limit_lists_few_bindings_and_queues_and_counts_all() -
     lines = list(lines_of(answer))
     assert "  ... and 698 more bindings (--all prints all)" in lines
     more = "with the verdict 'refuses the message' (--all prints all)"
-    assert f"... and 347 more, {more}" in lines
+    assert f"... and 347 more queues or sessions {more}" in lines
     whole = rows_of(world, RouteQuestion("x", "k"))
     assert (len(whole["bindings"]), len(whole["queues"])) == (701, 700)
     assert not any("more" in line for line in lines_of(whole))

@@ -72,7 +72,8 @@ def _batches(source: Any, types: pa.Schema) -> Iterator[pa.RecordBatch]:
             for batch in table.to_batches():
                 yield from _cut(batch)
     except (pa.ArrowException, KeyError) as error:
-        raise DamagedFile(str(error).partition("\n")[0]) from None
+        reason = str(error).partition("\n")[0]
+        raise DamagedFile(f"the archived file cannot be decoded: {reason}") from None
 
 
 def _cut(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

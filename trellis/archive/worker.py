@@ -140,8 +140,12 @@ class Worker:
                 "free bytes (limits.disk_free, and room for a few files): free some space there"
             )
         path = self._cache / f"{message.stream_number}-{file.first:020d}-{message.number}.arrow"
-        with self._storage.open(f"{listing.stream}/{file.path}") as source:
-            segment = restore_file(source, path, message.stream_number, file.first, file.end)
+        name = f"{listing.stream}/{file.path}"
+        with self._storage.open(name) as source:
+            try:
+                segment = restore_file(source, path, message.stream_number, file.first, file.end)
+            except DamagedFile as error:
+                raise DamagedFile(f"{name}: {error}") from None
         pa.default_memory_pool().release_unused()
         return contract.Fetched(
             message.number,

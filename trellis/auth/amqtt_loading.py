@@ -190,10 +190,8 @@ def configure(path: str, kind: Any, options: Mapping[str, object]) -> object:
                 "at each delivery",
             )
         if name not in fields:
-            hint = (
-                f"; the nearest is {nearest(name, fields)}" if fields else "; this plugin has none"
-            )
-            raise SettingsError(key, f"unknown option{hint}")
+            known = f"the nearest is {nearest(name, fields)}" if fields else "no option is known"
+            raise SettingsError(key, f"unknown option; {known}")
         if name in given:
             raise SettingsError(key, "the option is given twice, with - and with _; remove one")
         given[name] = value

@@ -51,8 +51,8 @@ class BenchAmqpReader(BenchReader):
             size = i64(read_i32_be(data, at + 3))
             if size < 0 or size > _FRAME_MAX:
                 raise BenchError(
-                    f"{self.where}: the broker sent a frame of {size & 0xFFFFFFFF} bytes, "
-                    f"more than {_FRAME_MAX}"
+                    f"{self.where}: the broker sent a frame of {size & 0xFFFFFFFF} bytes; "
+                    f"the limit is {_FRAME_MAX} bytes"
                 )
             stop: i64 = at + 8 + size
             if stop > end:

@@ -83,7 +83,8 @@ class LinkFinder:
                 else:
                     reason = (
                         f"the definition has {known[1]} bytes; the limit for all shovels and "
-                        f"federation links together is {LINKS_BYTES} bytes: shorten or delete some"
+                        f"federation links together is {LINKS_BYTES} bytes: shorten or delete "
+                        "definitions"
                     )
                     all_links.append(InvalidLink(*name, reason))
                 if measured > MEASURED_PER_SLICE:

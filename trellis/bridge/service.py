@@ -226,7 +226,8 @@ def _log_changes(before: BridgeState, state: BridgeState) -> None:
             "bridge_problem",
             **names,
             reason=state.error,
-            note="the link copies other topics, until `window` messages wait",
+            note="the bridge copies messages of other topics until the number of waiting messages "
+            "reaches its setting `window`",
         )
     elif state.error and state.error != before.error:
         logs.warning(

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
+from broker.names import nearest
 from protocols.amqp.codec.tables import write_table
 from trellis.bridge.amqp_uri import AmqpUri, parse_uri
 from trellis.bridge.contract import FEDERATION, SHOVEL, AmqpSource, AmqpTarget, Shovel
@@ -52,7 +53,8 @@ def shovel_of(vhost: str, name: str, value: object) -> Shovel:
     given = _renamed(_table(value))
     for key in given:
         if key not in _KNOWN:
-            raise ValueError(f"unknown key '{key}'")
+            known = nearest(key, sorted(_KNOWN))
+            raise ValueError(f"unknown key '{key[:255]}'; the nearest is {known}")
     for key in ("src-protocol", "dest-protocol"):
         if given.get(key, "amqp091") != "amqp091":
             raise ValueError(f"'{key}' must be amqp091, because only AMQP 0-9-1 is supported")
@@ -87,7 +89,7 @@ def shovel_of(vhost: str, name: str, value: object) -> Shovel:
         ),
         prefetch=_prefetch(given, "src-prefetch-count"),
         reconnect_delay=_seconds(given, "reconnect-delay"),
-        rate=_number(given, "rate", 0.0),
+        rate=_number(given, "rate", 0.0, " messages per second"),
         delete_after=_delete_after(given),
     )
 
@@ -175,10 +177,10 @@ def _uris(given: Value, key: str) -> tuple[str, ...]:
     return tuple(uris)
 
 
-def _number(given: Value, key: str, default: float) -> float:
+def _number(given: Value, key: str, default: float, unit: str = "") -> float:
     value = given.get(key, default)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e12:
-        raise ValueError(f"'{key}' must be a number from 0 to below 1e12")
+        raise ValueError(f"'{key}' must be a number of 0 or more, and below 1e12{unit}")
     return float(value)
 
 
@@ -187,7 +189,7 @@ def _seconds(given: Value, key: str) -> float:
 
     So a link whose connections fail at once connects at most 10 times per second.
     """
-    return max(0.1, _number(given, key, RECONNECT_DELAY))
+    return max(0.1, _number(given, key, RECONNECT_DELAY, " seconds"))
 
 
 def _prefetch(given: Value, key: str) -> int:

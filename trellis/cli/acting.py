@@ -11,7 +11,8 @@ from trellis.cli.api_client import ApiClient, ApiRefused, add_login
 from trellis.cli.confirming import add_yes, arriving_text, confirm
 from trellis.cli.parsing import CommandError, Commands, Parser, add_command
 from trellis.cli.readable import count_text
-from trellis.diagnosis.findings import waiting
+from trellis.diagnosis.findings import command as command_line
+from trellis.diagnosis.findings import in_vhost, waiting
 from trellis.settings.errors import printable
 
 Row = dict[str, Any]
@@ -89,7 +90,7 @@ def _purge_lines(row: Row) -> Iterator[str]:
     ready, held = row["messages_ready"], row["messages_unacknowledged"]
     yield f"{count_text(ready, 'message')} in queue '{row['name']}' will be discarded"
     if held:
-        yield f"{count_text(held, 'unacknowledged message')} will stay in the queue"
+        yield f"{count_text(held, 'unacknowledged message')} will stay in queue '{row['name']}'"
 
 
 def pause_queue(arguments: argparse.Namespace) -> int:
@@ -103,7 +104,8 @@ def pause_queue(arguments: argparse.Namespace) -> int:
         return 0
     confirm(arguments, _pause_lines(client, row))
     client.request("PUT", "queues", arguments.vhost, arguments.queue, "pause")
-    text = f"paused queue '{arguments.queue}'; to continue: trellis resume {arguments.queue}"
+    resume = command_line("resume", arguments.queue, *in_vhost(arguments.vhost))
+    text = f"paused queue '{arguments.queue}'; to resume its deliveries: {resume}"
     print_result(arguments, text, **fields, changed=True)
     return 0
 
@@ -143,7 +145,7 @@ def close(arguments: argparse.Namespace) -> int:
     for row in rows:
         client.request("DELETE", "connections", row["name"])
         if not arguments.json:
-            print(printable(f"closed {row['name']}"))
+            print(printable(f"closed connection {row['name']}"))
     if arguments.json:
         print_json({"connections": [row["name"] for row in rows], "changed": True})
     return 0

@@ -215,7 +215,7 @@ def add_publisher(command: Parser) -> None:
     command.add_argument(
         "--publisher",
         metavar="USER",
-        help="check the rights of this user to publish the message, too; --user is the user that "
+        help="also check the rights of this user to publish the message; --user is the user that "
         "logs in",
     )
     command.set_defaults(checks_publisher=True)
@@ -305,10 +305,11 @@ def base_url(url: str | None, section: str, listener: Listener, source: str = "-
             raise CommandError(f'{source}: must be a URL such as {example}, got "{url}"', 2)
         return url.rstrip("/")
     if not listener.enabled:
-        raise CommandError(f"{section}.enabled is false in the settings; give --url", 2)
+        problem = f"{section}.enabled is false in the settings"
+        raise CommandError(f"the broker's URL is unknown, because {problem}; give --url", 2)
     if listener.port == 0:
-        problem = f"{section}.port is 0 in the settings, so the broker has chosen a free port"
-        raise CommandError(f"{problem}; give --url", 2)
+        problem = f"{section}.port is 0 in the settings, and the broker has chosen a free port"
+        raise CommandError(f"the broker's URL is unknown, because {problem}; give --url", 2)
     address = ipaddress.ip_address(listener.addresses[0])
     if address.is_unspecified:
         address = ipaddress.ip_address("127.0.0.1" if address.version == 4 else "::1")

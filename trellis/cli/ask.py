@@ -69,7 +69,8 @@ def _add(tools: Any, name: str, text: str, usage: str) -> Parser:
 
 def _needs_job(arguments: argparse.Namespace) -> int:
     raise CommandError(
-        "name a question: traffic, unroutable, whatif, audit or advise (see `trellis ask --help`)",
+        "`trellis ask` needs a question: traffic, unroutable, whatif, audit or advise (see "
+        "`trellis ask --help`)",
         2,
     )
 

@@ -80,7 +80,7 @@ def add(commands: Commands) -> None:
         help="leave out the examples of parameters, which are words of published topics",
     )
     group = command.add_argument_group(
-        "history", "The journal with the published messages; the word none stands for no journal."
+        "history", "The journal with the published messages; `--journal none` reads no journal."
     )
     add_journal(group, required=False, default=OWN_JOURNAL)
     add_times(group)

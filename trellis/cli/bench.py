@@ -52,10 +52,13 @@ def add(commands: Commands) -> None:
     tool.add_argument(
         "--amqp",
         metavar="URL",
-        help="amqp://USER:PASSWORD@HOST:PORT/VHOST [amqp://guest:guest@127.0.0.1:5672/]",
+        help="URL of an AMQP broker: amqp://USER:PASSWORD@HOST:PORT/VHOST "
+        "[amqp://guest:guest@127.0.0.1:5672/]",
     )
     tool.add_argument(
-        "--mqtt", metavar="URL", help="mqtt://USER:PASSWORD@HOST:PORT [mqtt://127.0.0.1:1883]"
+        "--mqtt",
+        metavar="URL",
+        help="URL of an MQTT broker: mqtt://USER:PASSWORD@HOST:PORT [mqtt://127.0.0.1:1883]",
     )
     tool.add_argument(
         "--pid",
@@ -65,7 +68,9 @@ def add(commands: Commands) -> None:
         help="process IDs (PIDs) of the broker, whose CPU time and memory are reported",
     )
     tool.add_argument(
-        "--children", action="store_true", help="include all child processes of --pid"
+        "--children",
+        action="store_true",
+        help="include all child processes of the processes of --pid",
     )
     amount = tool.add_mutually_exclusive_group()
     amount.add_argument(
@@ -88,7 +93,7 @@ def add(commands: Commands) -> None:
         type=number(float, 0.001),
         default=0.0,
         help="publish R messages per second, and measure the latency of each [as many as the "
-        "workload's window allows]",
+        "workload's limit of messages in flight allows]",
     )
     tool.add_argument(
         "--size",

@@ -43,7 +43,7 @@ def add(commands: Commands) -> None:
         commands,
         "cluster",
         _needs_tool,
-        "check, show and switch a broker on several nodes",
+        "check, show and switch a broker that runs on several nodes",
         "TOOL [ARGUMENT]...",
     )
     tools = command.add_subparsers(title="tools", metavar="TOOL", dest="tool", parser_class=Parser)
@@ -128,8 +128,8 @@ def _add_tool(
 
 def _needs_tool(arguments: argparse.Namespace) -> int:
     raise CommandError(
-        "name a tool: check, status, switch, seed, forget, adopt or demo (see `trellis cluster "
-        "--help`)",
+        "`trellis cluster` needs a tool: check, status, switch, seed, forget, adopt or demo (see "
+        "`trellis cluster --help`)",
         2,
     )
 
@@ -219,12 +219,15 @@ def show_status(arguments: argparse.Namespace) -> int:
         if command:
             print(f"  to correct the topic: {command}")
     if cluster_status.refusal:
-        print(f"nodes confirm no message until the topic is mended: {cluster_status.refusal}")
+        print(
+            f"the nodes confirm no message until the topic is corrected: {cluster_status.refusal}"
+        )
     columns = (
         *("node", "state", "host", "version", "formats"),
         *("batches_behind", "seconds_behind", "clock_ms", "seen_s", "must_be_seeded"),
     )
-    show(cluster_status.rows, columns, arguments, "no node has reported its state")
+    nothing = f"no node of cluster '{cluster.name}' has reported its state"
+    show(cluster_status.rows, columns, arguments, nothing)
     if not cluster_status.has_active:
         print(cluster_status.next_active(cluster.silence))
     return 0 if cluster_status.has_active else 1
@@ -238,7 +241,7 @@ def switch_cluster(arguments: argparse.Namespace) -> int:
     client = ApiClient(arguments)
     confirm_losses(arguments, lambda: _switch_lines(client, arguments.node))
     answer = ask(arguments, "POST", "trellis", "cluster", "switch", body={"to": arguments.node})
-    text = f"handed over to node '{answer['to']}'"
+    text = f"handed the log of the cluster over to node '{answer['to']}'"
     print_result(arguments, text, node=answer["to"], changed=True)
     return 0
 
@@ -254,7 +257,10 @@ def _switch_lines(client: ApiClient, standby: str) -> Iterator[str]:
     overview = client.json("GET", "overview")
     target = f"node '{standby}'" if standby else "the standby that has most of the log"
     connections = count_text(overview["object_totals"]["connections"], "open connection")
-    yield f"node '{overview['node']}' will hand the log over to {target}, and end its process"
+    yield (
+        f"node '{overview['node']}' will hand the log of the cluster over to {target}, and will "
+        "end its process"
+    )
     yield f"{connections} will be closed; the clients must connect again"
 
 
@@ -300,6 +306,9 @@ def forget_node(arguments: argparse.Namespace) -> int:
             audit.add("forget", "node", arguments.node, {"cluster": cluster.name})
     except status.FAILURES as error:
         raise failure(error) from None
-    text = f"node '{arguments.node}' is removed; the active node applies this within seconds"
+    text = (
+        f"removed node '{arguments.node}' from the cluster; the active node applies the removal "
+        "within seconds"
+    )
     print_result(arguments, text, node=arguments.node, changed=True)
     return 0

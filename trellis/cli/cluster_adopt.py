@@ -150,9 +150,9 @@ def _adopt(
         facts = {"directory": survey.path, "topic": cluster.log_topic, "epoch": epoch}
         audit.add("adopt", "cluster", cluster.name, facts)
     text = (
-        f"the log of '{cluster.name}' begins with {survey.path} (epoch {epoch}): start this node "
-        "with `trellis serve`, then give each other node a copy of its directory with `trellis "
-        "cluster seed`"
+        f"the log of cluster '{cluster.name}' now begins with the data in {survey.path} (epoch "
+        f"{epoch}): start this node with `trellis serve`, then give each other node a copy of its "
+        "directory with `trellis cluster seed`"
     )
     fields = {"cluster": cluster.name, "directory": survey.path, "epoch": epoch}
     print_result(arguments, text, **fields, changed=True)

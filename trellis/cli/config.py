@@ -107,7 +107,7 @@ def _ask() -> str:
     try:
         password = getpass.getpass("password: ")
         if password != getpass.getpass("again: "):
-            raise CommandError("the two passwords differ; type the same one twice", 2)
+            raise CommandError("the two typed passwords differ; type the same password twice", 2)
     except EOFError:
         return ""
     return password

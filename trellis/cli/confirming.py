@@ -51,7 +51,7 @@ def confirm(arguments: argparse.Namespace, consequences: Iterable[str]) -> None:
         )
     print("Continue? [y/N] ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise CommandError("not confirmed: nothing was changed")
+        raise CommandError('nothing was changed: the answer was not "y"')
 
 
 def confirm_losses(

@@ -52,7 +52,7 @@ def connect(arguments: argparse.Namespace) -> int:
     if arguments.json and not arguments.check:
         raise CommandError("--json needs --check: `trellis connect FILE` alone prints no answer", 2)
     if arguments.file is None:
-        raise CommandError("name the settings file: trellis connect FILE", 2)
+        raise CommandError("`trellis connect` needs a settings file: trellis connect FILE", 2)
     settings = settings_module.load(arguments.file)
     service = _imported("service")
     if arguments.check:

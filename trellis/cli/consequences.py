@@ -101,12 +101,12 @@ def header_lines(answer: Row) -> Iterator[str]:
     if answer["by_headers"]:
         yield (
             f"{count_text(answer['by_headers'], 'topic')} pass an exchange that looks at headers: "
-            "their numbers are computed as if the messages had no headers"
+            "the numbers of these topics are computed as if the messages had no headers"
         )
     if answer["estimated"]:
         yield (
             f"{count_text(answer['estimated'], 'topic')} pass an exchange that looks at headers: "
-            "for them the numbers are estimates from samples of the messages"
+            "the numbers of these topics are estimates from samples of the messages"
         )
 
 
@@ -147,13 +147,14 @@ def policy_change_lines(answer: Row, verb: str) -> Iterator[str]:
     if more > 0:
         yield f"further queues and exchanges whose arguments will change: {more:,}"
     if answer["dropped"]:
-        yield f"{count_text(answer['dropped'], 'message')} over a limit will be dropped"
+        messages = count_text(answer["dropped"], "message")
+        yield f"{messages} beyond a queue limit will be dropped"
     if answer["dead_lettered"]:
         messages = count_text(answer["dead_lettered"], "message")
-        yield f"{messages} over a limit will go to the dead letter exchange of their queue"
+        yield f"{messages} beyond a queue limit will go to the dead letter exchange of the queue"
     if answer["uncounted"]:
         queues = count_text(answer["uncounted"], "queue")
-        yield f"{queues} may lose further messages, which are over the limit max-length-bytes"
+        yield f"{queues} may lose further messages, which exceed the limit max-length-bytes"
 
 
 def _changes_text(row: Row) -> str:
@@ -182,8 +183,8 @@ def permission_lines(client: ApiClient, vhost: str, user: str) -> Iterator[str]:
         yield f"user '{user}' will lose its own permissions in vhost '{vhost}': {grants}"
         yield (
             f"{count_text(answer['connections'], 'open connection')} and "
-            f"{count_text(answer['sessions'], 'MQTT session')} of the user will then have the "
-            f"permissions of the role '{answer['role']}'"
+            f"{count_text(answer['sessions'], 'MQTT session')} of user '{user}' will then have the "
+            f"permissions of role '{answer['role']}'"
         )
         return
     yield f"user '{user}' will lose its access to vhost '{vhost}': {grant_text(answer)}"
@@ -209,8 +210,9 @@ def role_lines(client: ApiClient, name: str, vhost: str | None = None) -> Iterat
             own = answer["users"] - row["losing"]
             losing = count_text(row["losing"], "user")
             yield (
-                f"{users} {have} the role: {losing} will lose access to the vhost, and {own:,} "
-                f"{'keeps' if own == 1 else 'keep'} other permissions in the vhost"
+                f"{users} {have} role '{name}': {losing} will lose access to vhost "
+                f"'{row['vhost']}', and {own:,} {'keeps' if own == 1 else 'keep'} other "
+                "permissions in the vhost"
             )
             yield _closed_text(row)
 
@@ -252,9 +254,9 @@ def vhost_lines(row: Row) -> Iterator[str]:
     if deleted:
         yield f"these objects will be deleted, too: {', '.join(deleted)}"
     if row["users"]:
-        yield f"{count_text(row['users'], 'user')} will lose permissions in the vhost"
+        yield f"{count_text(row['users'], 'user')} will lose permissions in vhost '{row['vhost']}'"
     seconds = max(1.0, time.time() - row["since"])
     if row["published"]:
         yield _flow("", row["published"], seconds, _UNROUTABLE)
     else:
-        yield f"no message was published in the vhost in the last {time_text(seconds)}"
+        yield f"no message was published in vhost '{row['vhost']}' in the last {time_text(seconds)}"

@@ -65,8 +65,8 @@ def add(commands: Commands) -> None:
         definitions,
         "import or export definitions in RabbitMQ's JSON format",
         usage,
-        more="If an import changes existing objects, the command says which, and asks for a "
-        "confirmation.",
+        more="If an import changes existing objects, the command lists these objects, and asks "
+        "for a confirmation.",
     )
     command.add_argument(
         "action", metavar="ACTION", choices=("import", "export"), help="import or export"

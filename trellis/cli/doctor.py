@@ -195,7 +195,7 @@ def doctor(arguments: argparse.Namespace) -> int:
         print(printable(line))
     for line in unknown:
         print(printable(f"{MISSING:9}  {line}"))
-    print("further differences (metrics, settings, protocols, ...): docs/moving-from-rabbitmq.md")
+    print("for further differences (metrics, settings, ...), see docs/moving-from-rabbitmq.md")
     return 1 if diagnosis.failed or unknown else 0
 
 

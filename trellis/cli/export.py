@@ -71,7 +71,7 @@ def _columns_of(text: str) -> list[str]:
                 f"columns are {', '.join(COLUMNS)}"
             )
         if names.count(name) > 1:
-            raise argparse.ArgumentTypeError(f"column '{name}' is named twice")
+            raise argparse.ArgumentTypeError(f"column '{name}' is named twice; name it once")
     return names
 
 
@@ -217,7 +217,8 @@ def _check(arguments: argparse.Namespace) -> None:
     first, end = arguments.first, arguments.end
     for low, high in ((first.offset, end.offset), (first.time, end.time)):
         if low is not None and high is not None and high < low:
-            raise CommandError(f"--until {end.text} is before --from {first.text}", 2)
+            problem = f"--until {end.text} is before --from {first.text}"
+            raise CommandError(f"{problem}: give a later end, or an earlier first row", 2)
     if arguments.directory is not None and arguments.url is not None:
         raise CommandError("--directory reads files, and --url asks a broker: give one of them", 2)
 

@@ -20,7 +20,7 @@ def add(commands: Commands) -> None:
         commands,
         "health",
         health,
-        "exit with code 0 if the broker is ready, or a standby of its cluster, else with 1",
+        "exit with code 0 if the broker is ready or is a standby of its cluster, else with code 1",
         health_usage,
     )
     command.add_argument(

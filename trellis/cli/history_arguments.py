@@ -65,7 +65,7 @@ def _add_whatif(tool: Parser) -> None:
 def _add_audit(tool: Parser) -> None:
     add_definitions(tool)
     add_json(tool)
-    add_check(tool, "a binding is dead or redundant, or a topic unroutable")
+    add_check(tool, "a binding is dead or redundant, or a topic is unroutable")
 
 
 def _add_advise(tool: Parser) -> None:
@@ -195,7 +195,7 @@ def add_topology(tool: Parser) -> argparse._ArgumentGroup:
         "--topology",
         metavar="PLACE",
         help="stream $topology to read: its directory, or the URL of a broker "
-        "(http://HOST:15672); the word none uses no topology [the $topology beside the journal]",
+        "(http://HOST:15672); `none` reads no topology [the $topology beside the journal]",
     )
     return group
 

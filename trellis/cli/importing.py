@@ -28,10 +28,12 @@ def add(commands: Commands) -> None:
         "import",
         import_,
         "write broker.toml and definitions.json from the configuration of another broker, and "
-        "report each line that could not be imported (exit code 1 if there is any)",
+        "report each line that could not be imported (exit code 1 if there is such a line)",
         "mosquitto PATH [--output DIR] [--force] [--json]",
     )
-    command.add_argument("broker", metavar="BROKER", choices=("mosquitto",), help="mosquitto")
+    command.add_argument(
+        "broker", metavar="BROKER", choices=("mosquitto",), help="the other broker: mosquitto"
+    )
     command.add_argument("path", metavar="PATH", help=f"{_CONF}, or its directory")
     command.add_argument(
         "--output",

@@ -69,7 +69,8 @@ def add(commands: Commands) -> None:
         default=[],
         metavar="CONDITION",
         help="only rows that satisfy COLUMN=PATTERN, COLUMN!=PATTERN (* and ? are wildcards), "
-        "COLUMN>NUMBER or COLUMN<NUMBER, or that contain the word CONDITION; may be repeated",
+        "COLUMN>NUMBER or COLUMN<NUMBER; any other CONDITION is a text that a cell of the row must "
+        "contain; may be repeated",
     )
     command.add_argument("--sort", metavar="COLUMN", help="sort by this column")
     command.add_argument("--reverse", action="store_true", help="print the rows in reverse order")
@@ -85,7 +86,7 @@ def add(commands: Commands) -> None:
         "--wide",
         action="store_true",
         help="also print the further counts of queues, exchanges and sessions, such as the dead "
-        "letters by reason; JSON has them in any case",
+        "letters by reason; --json always prints these counts",
     )
     command.add_argument("--json", action="store_true", help="print a JSON list of objects")
     command.add_argument(
@@ -94,7 +95,7 @@ def add(commands: Commands) -> None:
         type=number(float, 0.1),
         const=_INTERVAL,
         metavar="SECONDS",
-        help=f"print the list again after this number of seconds, until Ctrl-C [{_INTERVAL:g}]",
+        help=f"print the list again every SECONDS seconds, until Ctrl-C [{_INTERVAL:g}]",
     )
     command.add_argument(
         "--cancel",
@@ -112,7 +113,7 @@ def list_objects(arguments: argparse.Namespace) -> int:
     """
     if arguments.vhost is not None and "vhost" not in COLUMNS[arguments.kind]:
         raise CommandError(
-            f"the rows of {arguments.kind} belong to no virtual host: leave out --vhost", 2
+            f"the objects of kind {arguments.kind} belong to no virtual host: leave out --vhost", 2
         )
     client = ApiClient(arguments)
     if arguments.cancel is not None:
@@ -213,7 +214,11 @@ def _text(rows: list[Row], arguments: argparse.Namespace) -> str:
     if arguments.json:
         return msgspec.json.format(msgspec.json.encode(rows)).decode()
     if not rows:
-        return f"no {_NOUNS.get(arguments.kind, arguments.kind)}"
+        nouns = _NOUNS.get(arguments.kind, arguments.kind)
+        if arguments.filter:
+            return f"no {nouns} satisfy the conditions of --filter"
+        vhost = "" if arguments.vhost is None else f" in vhost '{arguments.vhost}'"
+        return f"no {nouns}{vhost}"
     columns = columns_of(rows)
     wide = _WIDE.get(arguments.kind)
     if wide is not None and not arguments.wide and not arguments.columns:

@@ -131,7 +131,10 @@ def matchers(arguments: argparse.Namespace) -> int:
         print(msgspec.json.format(msgspec.json.encode(rows)).decode())
     else:
         print(table(rows, columns_of(rows)))
-        print("L: words of a topic, N: patterns; docs/matching.md lists the articles")
+        print(
+            "L is the number of words of a topic, N the number of patterns; docs/matching.md lists "
+            "the articles"
+        )
     return 0
 
 

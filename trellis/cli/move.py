@@ -29,7 +29,7 @@ def add(commands: Commands) -> None:
         "move",
         move,
         "move the messages of a queue to another queue or to an exchange; no message is lost or "
-        "doubled",
+        "duplicated",
         "QUEUE --to QUEUE | --exchange NAME [--key KEY]  [--count N] [--rate N] [--dry-run] "
         "[--yes] [--json] [--vhost NAME] [--url URL] [--user NAME --password WORD]",
     )
@@ -47,7 +47,7 @@ def add(commands: Commands) -> None:
         commands,
         "redrive",
         redrive,
-        "move the dead letters of a queue back to the queues in which they died",
+        "move the dead letters of a queue back to the queues from which they came",
         "QUEUE [--count N] [--rate N] [--dry-run] [--yes] [--json] [--vhost NAME] [--url URL] "
         "[--user NAME --password WORD]",
     )
@@ -80,7 +80,9 @@ def move(arguments: argparse.Namespace) -> int:
     Return the exit code 1 if the move stopped before its end, or if no message can be moved.
     """
     if (arguments.to is None) == (arguments.exchange is None):
-        raise CommandError("give either --to QUEUE, or --exchange NAME", 2)
+        raise CommandError(
+            "name one target of the move: give either --to QUEUE, or --exchange NAME", 2
+        )
     if arguments.key is not None and arguments.exchange is None:
         raise CommandError("--key needs --exchange NAME", 2)
     body: Row = {} if arguments.to is None else {"queue": arguments.to}
@@ -176,6 +178,6 @@ def _show_progress(row: Row, seconds: float, arguments: argparse.Namespace) -> N
     if arguments.json or not sys.stderr.isatty():
         return
     rate = rate_text(row["moved"] / seconds if seconds > 0.5 else 0, "message")
-    reason = f"; waits: {row['reason']}" if row["reason"] else ""
+    reason = f"; the move waits: {row['reason']}" if row["reason"] else ""
     line = f"{row['moved']:,} of {count_text(row['messages'], 'message')}, {rate}{reason}"
     print(f"\r\x1b[K{printable(line)}", end="", file=sys.stderr, flush=True)

@@ -139,6 +139,12 @@ class _Formatter(argparse.HelpFormatter):
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=36)
 
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        """Return a help text in lines, without line breaks in names such as `max-length`."""
+        import textwrap  # needed for --help only
+
+        return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)
+
 
 def add_command(
     commands: Commands,

@@ -84,8 +84,8 @@ class PastTrace:
         headers = json.loads(row["headers"]) if row["headers"] else {}
         for death in reversed(headers.get("x-death") or ()):
             died = (
-                f"{death.get('reason')}, {count_text(int(death.get('count', 1)), 'time')}, came "
-                f"from exchange '{death.get('exchange') or 'amq.default'}'"
+                f"{death.get('reason')}, {count_text(int(death.get('count', 1)), 'time')}; the "
+                f"message came from exchange '{death.get('exchange') or 'amq.default'}'"
             )
             yield _step(row, number, "dead_lettered", str(death.get("queue", "")), died)
         yield _step(row, number, "published", row["exchange"] or "amq.default", _publication(row))

@@ -12,7 +12,7 @@ import msgspec
 from trellis.cli.actions import add_vhost
 from trellis.cli.api_client import ApiClient, add_login
 from trellis.cli.parsing import Commands, add_command, number
-from trellis.cli.readable import size_text, time_text
+from trellis.cli.readable import count_text, size_text, time_text
 from trellis.settings.errors import printable
 
 _WIDTH: Final = 16
@@ -71,7 +71,7 @@ def peek(arguments: argparse.Namespace) -> int:
         after = f" after the sequence number {arguments.after}" if arguments.after else ""
         print(printable(f"no message waits in queue '{arguments.queue}'{after}"))
     elif len(rows) == arguments.count:
-        print(f"to print the messages after these, give --after {rows[-1]['sequence']}")
+        print(f"to print the next messages, give --after {rows[-1]['sequence']}")
     return 0
 
 
@@ -113,7 +113,7 @@ def message_lines(row: Row, title: str, in_hex: bool = False) -> Iterator[str]:
 def _head(row: Row) -> str:
     parts = [size_text(row["payload_bytes"])]
     if row.get("returns"):
-        parts.append(f"redelivered (returned {row['returns']} times)")
+        parts.append(f"redelivered (returned {count_text(row['returns'], 'time')})")
     elif row["redelivered"]:
         parts.append("redelivered")
     if row.get("persistent") is False:

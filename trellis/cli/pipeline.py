@@ -68,7 +68,7 @@ def add(commands: Commands) -> None:
         tool.add_argument(
             "--wait",
             action="store_true",
-            help="if the journal has no message yet, or does not exist yet, wait for the first one",
+            help="if the journal has no message or does not exist, wait for the first message",
         )
         tool.add_argument(
             "--max-rows",
@@ -103,7 +103,7 @@ def add(commands: Commands) -> None:
     tool = _add(
         tools,
         "bench",
-        "measure the data source and bulk matching against handwritten code with equal results",
+        "compare the data source and bulk matching with handwritten code that has equal results",
         "[--quick]",
     )
     tool.add_argument(
@@ -161,8 +161,8 @@ def _add_result(tool: Parser) -> None:
         nargs="?",
         const="-",
         metavar="FILE",
-        help="print what was written, and where, as a JSON object instead of a line of text; with "
-        "FILE, write the object to FILE, and print the line",
+        help="print the numbers and places of the written data as a JSON object instead of a line "
+        "of text; with FILE, write this object to FILE, and print the line of text",
     )
 
 
@@ -178,8 +178,8 @@ def _add_question(tools: Any, name: str, text: str, usage: str) -> Parser:
 
 def _needs_job(arguments: argparse.Namespace) -> int:
     raise CommandError(
-        "name a job: lake, traffic, whatif, audit, advise, report, bench or demo "
-        "(see `trellis pipeline --help`)",
+        "`trellis pipeline` needs a job: lake, traffic, whatif, audit, advise, report, bench or "
+        "demo (see `trellis pipeline --help`)",
         2,
     )
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import base64
-import shlex
 import sys
 from pathlib import Path
 from typing import Any, Final
@@ -20,7 +19,8 @@ from protocols.mqtt.codec.packets import MalformedPacket
 from trellis.cli.actions import add_vhost
 from trellis.cli.api_client import ApiClient, ApiRefused, add_login
 from trellis.cli.parsing import CommandError, Commands, add_command
-from trellis.cli.readable import count_text
+from trellis.diagnosis.findings import command as command_line
+from trellis.diagnosis.findings import in_vhost
 from trellis.monitoring.route_question import header_of
 from trellis.settings.errors import printable
 
@@ -38,7 +38,7 @@ def add(commands: Commands) -> None:
         "publish",
         publish,
         "publish one message and print how many queues and sessions it reached; the exit code is 1 "
-        "if there were none and the message is not retained",
+        "if the message reached none and is not retained",
         "EXCHANGE KEY | --mqtt TOPIC  [--body TEXT | --file FILE] [--header NAME=VALUE]... "
         "[--property NAME=VALUE]... [--persistent] [--json] [--vhost NAME] [--url URL] "
         "[--user NAME --password WORD]",
@@ -113,13 +113,14 @@ def publish(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(msgspec.json.encode({"queues": reached}).decode())
     else:
-        print(f"reached {count_text(reached, 'queue')}{_retained_text(arguments, payload)}")
+        places = "queue or session" if reached == 1 else "queues and sessions"
+        print(f"the message reached {reached:,} {places}{_retained_text(arguments, payload)}")
     done = bool(reached or arguments.retain)
     if not done:
         mqtt = arguments.mqtt
         where = ["--mqtt", mqtt] if mqtt is not None else [exchange or "amq.default", key]
-        command = printable(shlex.join(["trellis", "route", *where]))
-        print(f"no queue and no session got the message; to see why: {command}", file=sys.stderr)
+        why = printable(command_line("route", *where, *in_vhost(arguments.vhost)))
+        print(f"no queue and no session got the message; to see why: {why}", file=sys.stderr)
     return 0 if done else 1
 
 
@@ -205,7 +206,7 @@ def _body(arguments: argparse.Namespace) -> bytes:
     """Return the message body that the arguments give, or that stdin holds. Raises CommandError."""
     if arguments.body is not None:
         if arguments.file is not None:
-            raise CommandError("give either --body or --file", 2)
+            raise CommandError("--body and --file both give the body: give only one of them", 2)
         text: str = arguments.body
         return text.encode(errors="surrogateescape")
     if arguments.file in (None, "-"):

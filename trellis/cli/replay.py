@@ -112,7 +112,7 @@ def replay_rows(arguments: argparse.Namespace) -> int:
                 raise
             raise CommandError(f"{error}; {publisher.summary(at)}", error.code) from None
         except KeyboardInterrupt:
-            print(f"trellis: stopped; {publisher.summary(at)}", file=sys.stderr)
+            print(f"trellis: replay stopped; {publisher.summary(at)}", file=sys.stderr)
             raise
     text = f"{publisher.confirmed} messages published again and confirmed" + (
         f", {publisher.refused} refused" if publisher.refused else ""

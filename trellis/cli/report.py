@@ -49,8 +49,8 @@ def add(commands: Commands) -> None:
         "--every",
         metavar="AGE",
         type=age_of,
-        help="make a report whenever the latest one is this old (1h, 1d), until Ctrl-C [make one "
-        "report]",
+        help="make a report whenever the latest report is AGE old, such as 1h or 1d, until Ctrl-C "
+        "[make one report]",
     )
     command.add_argument(
         "--over",
@@ -94,9 +94,16 @@ def report(arguments: argparse.Namespace) -> int:
     Raises CommandError.
     """
     if arguments.every is not None and arguments.until is not None:
-        raise CommandError("--until is the end of one report: leave it out with --every", 2)
+        raise CommandError(
+            "--until is the end of a single report, and --every makes many: give only one of them",
+            2,
+        )
     if arguments.every is not None and arguments.check:
-        raise CommandError("--check sets the exit code of one report: leave --every out", 2)
+        raise CommandError(
+            "--check needs the exit code of a single report, and --every makes many: give only one "
+            "of them",
+            2,
+        )
     if arguments.every == 0 or arguments.over == 0:
         raise CommandError("--every and --over must be longer than 0 s", 2)
     if max(arguments.every or 0, arguments.over or 0) > _LONGEST:

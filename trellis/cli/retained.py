@@ -107,8 +107,8 @@ def clear(arguments: argparse.Namespace) -> int:
     lines = [f"{count_text(survey['removed'], 'retained message')} will be removed"]
     if survey["refused"]:
         lines.append(
-            f"{count_text(survey['refused'], 'retained message')} will stay, because the user may "
-            "not publish to their topics"
+            f"{count_text(survey['refused'], 'retained message')} will stay, because user "
+            f"'{client.user}' may not publish to their topics"
         )
     confirm(arguments, lines)
     result = _delete(client, *path, filter=arguments.filter)

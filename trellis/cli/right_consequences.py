@@ -49,17 +49,18 @@ def role_change_lines(client: ApiClient, name: str, vhosts: Row) -> list[str]:
         users, losing = count_text(answer["users"], "user"), count_text(row["losing"], "user")
         have = "has" if answer["users"] == 1 else "have"
         lines += [
-            f"role '{name}' will grant less in vhost '{row['vhost']}':",
+            f"role '{name}' will grant fewer rights in vhost '{row['vhost']}':",
             *_lost_lines(row["lost"]),
             (
-                f"{users} {have} the role; users that will lose these rights, because they have no "
-                f"permissions of their own there: {losing}"
+                f"{users} {have} role '{name}'; users that will lose these rights, because they "
+                f"have no permissions of their own in vhost '{row['vhost']}': {losing}"
             ),
             _checked_line(row),
         ]
         if answer["tokens"]:
             lines.append(
-                "users whose tokens name the role will lose the rights, too (number unknown)"
+                f"users whose tokens name role '{name}' will lose these rights, too (the number of "
+                "these users is unknown)"
             )
     return lines
 
@@ -102,14 +103,15 @@ def _lost_lines(lost: list[Row]) -> Iterator[str]:
     for row in lost:
         before, after = row["before"], row["after"]
         if row["right"] == "vhost":
-            yield f"  the virtual host may not be used any more: {grant_text(before)}"
+            yield f"  access to the virtual host, with these permissions: {grant_text(before)}"
         elif row["right"] == "rules":
             yield from _rule_lines(before, after)
         else:
             line = f"  {row['right']} '{before}' -> {_pattern(after)}"
             if row.get("names"):
                 examples = ", ".join(f"'{name}'" for name in row["examples"])
-                line += f": {row['names']:,} present queues and exchanges, such as {examples}"
+                names = f"{row['names']:,} existing queues and exchanges"
+                line += f"; lost for {names}, such as {examples}"
             yield line
 
 

@@ -60,7 +60,8 @@ def add(commands: Commands) -> None:
         assign_role,
         "give users a role instead of the role that they have",
         "(NAME | --none) USER... [--yes]",
-        "If users lose rights of their present role, the command says which, and asks.",
+        "If users lose rights of their present role, the command lists these rights, and asks for "
+        "a confirmation.",
     )
     command.add_argument("name", metavar="NAME", nargs="?", help="name of the role")
     command.add_argument("--none", action="store_true", help="take the users' role away")
@@ -78,7 +79,8 @@ def _add_set(roles: Commands) -> None:
         set_role,
         "create a role, or replace its permissions and topic rules in a virtual host",
         "NAME CONFIGURE WRITE READ [--rule RULE]... [--yes] [--vhost NAME]",
-        "If users of the role lose rights, the command says which, and asks.",
+        "If users of the role lose rights, the command lists these rights, and asks for a "
+        "confirmation.",
     )
     _add_name(command)
     add_patterns(command)

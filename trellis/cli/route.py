@@ -76,7 +76,7 @@ def add(commands: Commands) -> None:
         "EXCHANGE KEY DESTINATION  [--header NAME=VALUE]... [--publisher USER] "
         "[--vhost NAME] [--definitions FILE] [--limit N | --all] [--json] "
         "[--url URL] [--user NAME --password WORD]",
-        more="The exit code is 0 if the broker answers, also if the message reaches no queue. The "
+        more="The exit code is 0 if the broker answers, even if the message reaches no queue. The "
         "exit code is 1 if no broker answers, or if an expectation of --expect is not met.",
     )
     command.add_argument(
@@ -190,10 +190,12 @@ def _check(arguments: argparse.Namespace) -> None:
             2,
         )
     if arguments.definitions is not None and arguments.login_user is not None:
-        text = "--definitions asks no broker, so --user has no effect"
+        text = "--definitions asks no broker, so --user has no effect: leave --user out"
         raise CommandError(text + publisher_hint(arguments), 2)
     if arguments.all and arguments.limit:
-        raise CommandError("give either --limit N or --all, which stands for --limit 0", 2)
+        raise CommandError(
+            "--limit N contradicts --all, which is --limit 0: give only one of them", 2
+        )
     if arguments.expect is not None and (arguments.header or arguments.publisher):
         raise CommandError(
             "--expect cannot be combined with --header or --publisher: write the fields `headers` "

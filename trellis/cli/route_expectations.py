@@ -47,9 +47,9 @@ class Expectation(RouteQuestion, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         """Raise ValueError unless the expectation names one message and at least one queue."""
         if (self.mqtt is None) == (self.exchange == "" and self.key == ""):
-            raise ValueError("give either `exchange` and `key`, or `mqtt`")
+            raise ValueError("an expectation needs either `exchange` and `key`, or `mqtt`")
         if not self.queues and not self.not_queues:
-            raise ValueError("name at least one queue in `queues` or `not_queues`")
+            raise ValueError("an expectation needs at least one queue in `queues` or `not_queues`")
 
 
 class _Expectations(msgspec.Struct, forbid_unknown_fields=True):
@@ -129,7 +129,7 @@ def result_of(expectation: Expectation, ask: Ask) -> ExpectationResult:
         _missing_reason(answer, queue) for queue in expectation.queues if queue not in received
     ]
     problems += [
-        f"'{queue}' receives the message: {_binding_reason(answer, queue)}"
+        f"queue '{queue}' receives the message: {_binding_reason(answer, queue)}"
         for queue in expectation.not_queues
         if queue in received
     ]
@@ -144,7 +144,7 @@ def _named(expectation: Expectation) -> str:
 
 def _missing_reason(answer: dict[str, Any], queue: str) -> str:
     """Return why a queue does not receive the message, with the near misses of the queue."""
-    text = f"'{queue}' does not receive the message"
+    text = f"queue '{queue}' does not receive the message"
     if answer["refusal"]:
         return f"{text}: {answer['refusal']}"
     for row in answer["queues"]:
@@ -163,5 +163,5 @@ def _binding_reason(answer: dict[str, Any], queue: str) -> str:
     for row in answer["bindings"]:
         if row["destination"] == queue:
             exchange = row["exchange"] or "amq.default"
-            return f"'{row['binding_key']}' of exchange '{exchange}': {row['reason']}"
+            return f"binding '{row['binding_key']}' of exchange '{exchange}': {row['reason']}"
     return "a journal records every message"

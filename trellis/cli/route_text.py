@@ -23,7 +23,7 @@ def lines_of(answer: Answer) -> Iterator[str]:
     for verdict, count in answer["verdicts"].items():
         if count > listed[verdict]:
             text = verdict_text(verdict, refused)
-            more = f"{count - listed[verdict]:,} more, with the verdict '{text}'"
+            more = f"{count - listed[verdict]:,} more queues or sessions with the verdict '{text}'"
             yield f"... and {more} (--all prints all)"
     if answer["near_misses"]:
         yield ""
@@ -31,9 +31,9 @@ def lines_of(answer: Answer) -> Iterator[str]:
     for row in answer["near_misses"]:
         yield f"  {near_miss_text(row)}"
     if not answer["examined_all"]:
-        yield f"  (only {answer['examined']} bindings were compared; there are more)"
+        yield f"  (the list is incomplete: only {answer['examined']} bindings were compared)"
     if answer["outdated"]:
-        yield "bindings changed while the broker made this answer: ask again"
+        yield "bindings changed while the broker made this answer: run the command again"
 
 
 def near_miss_text(row: Answer) -> str:

@@ -35,9 +35,9 @@ def add_arguments(command: Parser) -> None:
             nargs="+",
             default=[],
             metavar=names,
-            help=f"show which queues would get other messages if EXCHANGE {verb} this binding: "
-            "DESTINATION is a queue, or exchange:NAME; NAME=VALUE is an argument of the binding, "
-            "such as x-match=any; may be repeated",
+            help=f"show instead which queues would get other messages if EXCHANGE {verb} this "
+            "binding; DESTINATION is a queue, or exchange:NAME; NAME=VALUE is an argument of the "
+            "binding, such as x-match=any; may be repeated",
         )
 
 
@@ -98,9 +98,11 @@ def lines_of(answer: dict[str, Any], now: float) -> Iterator[str]:
     """
     ago = time_text(max(0.0, now - answer["since"]))
     tried = count_text(answer["topics"], "topic")
-    yield f"tried {tried} with {count_text(answer['messages'], 'message')} of the last {ago}"
+    messages = count_text(answer["messages"], "message")
+    yield f"the trial used {tried} with {messages} of the last {ago}"
     if not answer["complete"]:
-        yield f"the broker ended the trial early: it remembers {answer['topics_known']:,} topics"
+        known = count_text(answer["topics_known"], "topic")
+        yield f"the broker ended the trial early: it did not try all {known} that it remembers"
     if answer["unremembered"]:
         left_out = count_text(answer["unremembered"], "message")
         yield f"the trial left out {left_out}, whose topics the broker does not remember"
@@ -108,7 +110,7 @@ def lines_of(answer: dict[str, Any], now: float) -> Iterator[str]:
     yield ""
     for row in answer["changes"]:
         yield (
-            f"{row['change']} '{row['routing_key']}' of '{row['source']}' to "
+            f"{row['change']} binding '{row['routing_key']}' of '{row['source']}' to "
             f"{row['destination_type']} '{row['destination']}'{_arguments_text(row)}: matches "
             f"{count_text(row['topics'], 'topic')}, {count_text(row['messages'], 'message')}"
         )

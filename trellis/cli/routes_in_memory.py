@@ -13,6 +13,7 @@ from trellis.auth.passwords import check_hash
 from trellis.cli.api_client import ApiRefused
 from trellis.cli.doctor import read_document
 from trellis.cli.parsing import CommandError
+from trellis.cli.readable import count_text
 from trellis.monitoring.route_question import SECTIONS, RouteQuestion
 from trellis.monitoring.route_rows import RouteAnswer
 from trellis.settings.errors import printable
@@ -38,7 +39,8 @@ class RoutesInMemory:
         for section, row in rows:
             refused += any(one.kind == REFUSED for one in trial.take(section, row))
         if refused:
-            note = f"note: {refused} objects of {path} are not imported; see `trellis doctor`"
+            objects = count_text(refused, "object")
+            note = f"note: {objects} of {path} cannot be imported; see `trellis doctor {path}`"
             print(printable(note), file=sys.stderr)
         return cls(trial)
 

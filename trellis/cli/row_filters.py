@@ -35,7 +35,8 @@ def condition_of(text: str, columns: Sequence[str]) -> Condition:
     try:
         limit = float(value)
     except ValueError:
-        raise CommandError(f"--filter: '{value}' in '{text}' is not a number", 2) from None
+        problem = f"'{value}' in '{text}' is not a number; give a number after {sign}"
+        raise CommandError(f"--filter: {problem}", 2) from None
     if sign == ">":
         return lambda row: _number(row.get(column)) > limit
     return lambda row: _number(row.get(column), float("inf")) < limit

@@ -94,7 +94,8 @@ def _add(
 
 def _needs_tool(arguments: argparse.Namespace) -> int:
     raise CommandError(
-        "name a tool: verify, dump, repair or backup (see `trellis store --help`)", 2
+        "`trellis store` needs a tool: verify, dump, repair or backup (see `trellis store --help`)",
+        2,
     )
 
 
@@ -121,8 +122,8 @@ def verify(arguments: argparse.Namespace) -> int:
         for number, entry in invalid_names(definitions):
             damaged += 1
             reason = (
-                f"the name of {entry.kind} '{shown(entry.name)}' in vhost '{entry.vhost}' (number "
-                f"{number}) is not valid UTF-8; the broker does not restore it"
+                f"the name of {entry.kind} '{shown(entry.name)}' in vhost '{entry.vhost}' "
+                f"(definition number {number}) is not valid UTF-8; the broker does not restore it"
             )
             printer.add(Finding(WRONG, catalog, 0, 0, reason))
         check = inspect.EntryCheck()

@@ -84,7 +84,9 @@ def _add(
 
 def _needs_tool(arguments: argparse.Namespace) -> int:
     raise CommandError(
-        "name a tool: list, head, export or archive (see `trellis stream --help`)", 2
+        "`trellis stream` needs a tool: list, head, export or archive (see `trellis "
+        "stream --help`)",
+        2,
     )
 
 
@@ -94,7 +96,9 @@ def list_streams(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(rows)
     else:
-        print(table(rows, columns_of(rows)) if rows else "no streams that this user may read")
+        print(
+            table(rows, columns_of(rows)) if rows else "there is no stream that the user may read"
+        )
     return 0
 
 
@@ -120,7 +124,9 @@ def show_head(arguments: argparse.Namespace) -> int:
     Raises CommandError.
     """
     if arguments.since is not None and arguments.first is not None:
-        raise CommandError("give either --from N, or --since TIME", 2)
+        raise CommandError(
+            "--from N and --since TIME both set the first row: give only one of them", 2
+        )
     left = arguments.count or (sys.maxsize if arguments.follow else _ROWS)
     source = StreamSource(arguments)
     since = 0 if arguments.since is None else round(arguments.since * 1_000_000)

@@ -85,7 +85,8 @@ class StreamSource:
             and arguments.end is not None
             and arguments.end < arguments.first
         ):
-            raise CommandError(f"--to {arguments.end} is before --from {arguments.first}", 2)
+            problem = f"--to {arguments.end} is before --from {arguments.first}"
+            raise CommandError(f"{problem}: give a later end, or an earlier first row", 2)
         stream: dict[str, object] = {"vhost": arguments.vhost, "queue": arguments.queue}
         first_offset = {} if arguments.first is None else {"offset": arguments.first}
         segments = self.rows("streams", "segments", query={**stream, **first_offset})
@@ -100,8 +101,8 @@ class StreamSource:
                 return
             if at < first:
                 raise CommandError(
-                    f"offsets {at} to {first - 1} of stream '{arguments.queue}' are lost; "
-                    f"continue with --from {first}"
+                    f"offsets {at} to {first - 1} of stream '{arguments.queue}' are lost: their "
+                    f"segment or archived file is missing; continue with --from {first}"
                 )
             stop = end if arguments.end is None else min(end, arguments.end)
             if at >= stop:
@@ -120,7 +121,7 @@ class StreamSource:
                 if batch is None or not batch.is_intact():
                     raise CommandError(
                         f"segment '{segment['name']}' of stream '{arguments.queue}' is damaged at "
-                        f"byte {skipped + place}; `trellis store verify` checks a stopped broker"
+                        f"byte {skipped + place}; stop the broker and run `trellis store verify`"
                     )
                 base, rows = int(batch.base), int(batch.rows)
                 place = int(batch.end)

@@ -175,7 +175,9 @@ def _source(arguments: argparse.Namespace) -> tuple[str, str]:
     """Return the exchange and the binding key to follow. Raises CommandError."""
     if arguments.mqtt is not None:
         if arguments.exchange is not None:
-            raise CommandError("give either EXCHANGE, or --mqtt FILTER", 2)
+            raise CommandError(
+                "EXCHANGE and --mqtt FILTER both choose the messages: give only one of them", 2
+            )
         levels = swap(arguments.mqtt).split(".")
         return _TOPICS, ".".join("*" if level == "+" else level for level in levels)
     if arguments.exchange in (None, "", "amq.default"):
@@ -214,4 +216,4 @@ def _report(queue: TemporaryQueue) -> None:
         return  # The broker has deleted the temporary queue already.
     if dropped > 0:
         text = f"{count_text(dropped, 'message')} came too fast and are not shown"
-        print(f"{text}; --buffer raises the number that may wait", file=sys.stderr)
+        print(f"{text}; --buffer raises the number of messages that may wait", file=sys.stderr)

@@ -91,7 +91,7 @@ def _read(name: str) -> bytes:
             with Path(name).open("rb") as file:
                 text = file.read(4 * MAX_TOKEN)
     except OSError as error:
-        raise CommandError(f"{printable(name)}: {error.strerror}", 2) from None
+        raise CommandError(f"cannot read {printable(name)}: {error.strerror}", 2) from None
     return text.strip().removeprefix(b"Bearer ").strip()
 
 

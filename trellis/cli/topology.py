@@ -67,10 +67,10 @@ def _add_queues(commands: Commands) -> None:
     )
     command.add_argument("name", metavar="NAME", help="name of the queue")
     command.add_argument(
-        "--if-unused", action="store_true", help="refuse if the queue has a consumer"
+        "--if-unused", action="store_true", help="refuse the deletion if the queue has a consumer"
     )
     command.add_argument(
-        "--if-empty", action="store_true", help="refuse if the queue has a message"
+        "--if-empty", action="store_true", help="refuse the deletion if the queue has a message"
     )
     _add_end(command)
 
@@ -115,7 +115,9 @@ def _add_exchanges(commands: Commands) -> None:
     )
     command.add_argument("name", metavar="NAME", help="name of the exchange")
     command.add_argument(
-        "--if-unused", action="store_true", help="refuse if a binding of the exchange exists"
+        "--if-unused",
+        action="store_true",
+        help="refuse the deletion if a binding of the exchange exists",
     )
     _add_end(command)
 
@@ -134,7 +136,7 @@ def _add_bindings(commands: Commands) -> None:
         deletes = name == "delete"
         words = f"{usage} [--yes] [--vhost NAME]" if deletes else f"{usage} [--vhost NAME]"
         command = add_action(bindings, "bindings", name, run, text, words)
-        command.add_argument("source", metavar="SOURCE", help="exchange that has the binding")
+        command.add_argument("source", metavar="SOURCE", help="source exchange of the binding")
         command.add_argument(
             "destination", metavar="DESTINATION", help="queue, or exchange:NAME for an exchange"
         )

@@ -69,12 +69,12 @@ def add(commands: Commands) -> None:
         metavar="NAME",
         help="show past messages, from the rows of this journal, instead of new messages",
     )
-    for name, text in (("since", "not before"), ("until", "not after")):
+    for name, text in (("since", "from this time on"), ("until", "up to this time")):
         command.add_argument(
             f"--{name}",
             type=time_of,
             metavar="TIME",
-            help=f"past messages {text} this time: an age such as 15m, 2h or 7d, or an ISO 8601 "
+            help=f"past messages {text}: an age such as 15m, 2h or 7d, or an ISO 8601 "
             "time (UTC if it has no time zone)",
         )
     command.add_argument(
@@ -224,7 +224,7 @@ def _report(counts: Row) -> None:
     if counts["skipped"]:
         print(
             f"the trace left out {count_text(counts['skipped'], 'matching message')}; --rate "
-            "raises the number per second",
+            "raises the number of traced messages per second",
             file=sys.stderr,
         )
     if counts["lost"]:

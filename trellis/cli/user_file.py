@@ -67,13 +67,14 @@ def read_users(path: str) -> list[Row]:
         if not isinstance(name, str) or not name:
             raise CommandError(f"{where}: the name is missing; set the field 'name'", 2)
         if ("password" in row) == ("password_hash" in row):
-            raise CommandError(f"{where} ({name}): give either password or password_hash", 2)
+            problem = "give one of the fields password and password_hash"
+            raise CommandError(f"{where} ({name}): {problem}", 2)
         password = row.get("password", "x")
         if not isinstance(password, str):
             problem = "the password must be text in quotation marks"
             raise CommandError(f"{where} ({name}): {problem}", 2)
         if not password:
-            raise CommandError(f"{where} ({name}): the password is empty", 2)
+            raise CommandError(f"{where} ({name}): the password is empty; give one", 2)
         if name in known:
             raise CommandError(
                 f"{where}: user {known[name]} of the file has the name '{name}', too; remove one", 2
@@ -104,7 +105,7 @@ def _csv(path: str, text: str) -> list[Row]:
                 row["rules"] = [rule.strip() for rule in row["rules"].split(";") if rule.strip()]
             rows.append(row)
     except csv.Error as error:
-        raise CommandError(f"{path}, line {reader.line_num}: {error}", 2) from None
+        raise CommandError(f"{path}, line {reader.line_num}: invalid CSV: {error}", 2) from None
     return rows
 
 

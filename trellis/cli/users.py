@@ -84,11 +84,11 @@ def _add_users(commands: Commands) -> None:
         set_tags,
         "replace the tags of a user, which permit HTTP requests",
         "NAME [TAG]... [--yes]",
-        "If the user loses tags, the command says which, and asks for a confirmation.",
+        "If the user loses tags, the command lists them, and asks for a confirmation.",
     )
     _add_name(command, sets_user=True)
     command.add_argument(
-        "tags", metavar="TAG", nargs="*", help=f"{', '.join(TAGS)} [none: remove all tags]"
+        "tags", metavar="TAG", nargs="*", help=f"tag: {', '.join(TAGS)} [none: remove all]"
     )
     add_yes(command)
     add_result(command)
@@ -99,7 +99,7 @@ def _add_users(commands: Commands) -> None:
         import_users,
         "add or change many users, with permissions and topic rules, from a CSV or JSON file",
         "FILE [--dry-run] [--yes] [--json]",
-        "If existing users change, the command says how many and how, and asks for a confirmation.",
+        "If existing users change, the command lists the changes, and asks for a confirmation.",
     )
     command.add_argument(
         "file",
@@ -108,7 +108,9 @@ def _add_users(commands: Commands) -> None:
         + ", ".join(FIELDS),
     )
     command.add_argument(
-        "--dry-run", action="store_true", help="change nothing: report what would be refused"
+        "--dry-run",
+        action="store_true",
+        help="change nothing: report the changes and the refused definitions",
     )
     add_yes(command)
     add_result(command)
@@ -137,7 +139,7 @@ def _add_permissions(commands: Commands) -> None:
         "list permissions and topic rules",
         "[USER]",
     )
-    command.add_argument("name", metavar="USER", nargs="?", help="list this user only [all users]")
+    command.add_argument("name", metavar="USER", nargs="?", help="user to list [all users]")
     add_json(command)
     command = add_action(
         permissions,
@@ -147,7 +149,7 @@ def _add_permissions(commands: Commands) -> None:
         "grant a user access to a virtual host, with patterns of the names that the user may "
         "configure, write and read",
         "USER CONFIGURE WRITE READ [--yes] [--vhost NAME]",
-        "If the user loses rights, the command says which, and asks for a confirmation.",
+        "If the user loses rights, the command lists them, and asks for a confirmation.",
     )
     _add_name(command, "USER", sets_user=True)
     add_patterns(command)
@@ -174,16 +176,16 @@ def _add_permissions(commands: Commands) -> None:
         "replace the topic rules of a user in a virtual host; a user without topic rules may use "
         "all topics",
         "USER (RULE... | --clear) [--yes] [--vhost NAME]",
-        "If the user loses topics or reserved client identifiers, the command says which, and "
-        "asks.",
+        "If the user loses topics or reserved client identifiers, the command lists them, and "
+        "asks for a confirmation.",
     )
     _add_name(command, "USER", sets_user=True)
     command.add_argument(
         "rules",
         metavar="RULE",
         nargs="*",
-        help='such as "allow publish sensors/{username}/#" (the first rule that matches a topic '
-        'decides) or "reserve client {username}-*"',
+        help='topic rule, such as "allow publish sensors/{username}/#" (the first rule that '
+        'matches a topic decides) or "reserve client {username}-*"',
     )
     command.add_argument("--clear", action="store_true", help="remove all rules of the user")
     add_yes(command)
@@ -201,7 +203,7 @@ def _add_readers(permissions: Commands) -> None:
         "list the users that may read topics of an MQTT topic filter, and the rules that decide",
         "FILTER [--vhost NAME] [--client-id ID]",
     )
-    command.add_argument("filter", metavar="FILTER", help="such as plant/+/secret or plant/#")
+    command.add_argument("filter", metavar="FILTER", help="topic filter, such as plant/+/secret")
     add_vhost(command)
     command.add_argument(
         "--client-id",
@@ -246,7 +248,7 @@ def _new_password(arguments: argparse.Namespace) -> str:
     else:
         password = getpass.getpass(f"password of {arguments.name}: ")
         if getpass.getpass("again: ") != password:
-            raise CommandError("the two passwords differ; type the same one twice", 2)
+            raise CommandError("the typed passwords differ; type one password twice", 2)
     if not password:
         raise CommandError("the new password is empty; type one, or give --new-password-file", 2)
     return password
@@ -337,10 +339,9 @@ def delete_user(arguments: argparse.Namespace) -> int:
     client = ApiClient(arguments)
     client.json("GET", "users", arguments.name)
     connections = len(client.json("GET", "connections", "username", arguments.name))
-    closed = (
-        f"{count_text(connections, 'connection')} will be closed, and its MQTT sessions will end"
-    )
-    confirm(arguments, [f"user '{arguments.name}' will be deleted: {closed}"])
+    closed = f"{count_text(connections, 'connection')} of the user will be closed"
+    line = f"user '{arguments.name}' will be deleted: {closed}, and its MQTT sessions will end"
+    confirm(arguments, [line])
     client.request("DELETE", "users", arguments.name)
     text = f"deleted user '{arguments.name}' and closed {count_text(connections, 'connection')}"
     print_result(arguments, text, user=arguments.name, connections=connections, changed=True)
@@ -384,7 +385,7 @@ def list_readers(arguments: argparse.Namespace) -> int:
     rows = client.decode(data, list[dict[str, Any]], "answer", *path)
     shown = rows if arguments.json else [row | {"rules": "; ".join(row["rules"])} for row in rows]
     columns = ("user", "reads", "permission", "rules")
-    show(shown, columns, arguments, "no user may read a topic of this filter")
+    show(shown, columns, arguments, f"no user may read a topic of '{arguments.filter}'")
     return 0
 
 

@@ -83,7 +83,7 @@ def add(commands: Commands) -> None:
         type=int,
         default=0,
         metavar="N",
-        help="if several policies match an object, the highest priority decides [0]",
+        help="priority of the policy; the matching policy with the highest priority applies [0]",
     )
     add_yes(command)
     add_result(command)
@@ -141,7 +141,7 @@ def _deletion_lines(client: ApiClient, row: dict[str, Any]) -> Iterator[str]:
     yield from vhost_lines(row)
     coming = arriving_text(client, "vhosts", row["vhost"])
     if coming:
-        yield f"{coming} now, and their publishers will be disconnected"
+        yield f"{coming} in the vhost now, and their publishers will be disconnected"
 
 
 def list_policies(arguments: argparse.Namespace) -> int:

@@ -9,7 +9,7 @@ from typing import Final
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from broker.replication.contract import AppendRefused, OutcomeUnknown
-from trellis.cluster.client_errors import CLOSED, described, error_in
+from trellis.cluster.client_errors import CLOSED, DEFAULT_ADVICE, described, error_in
 from trellis.cluster.client_options import ClientLog, delivery_seconds, producer_options
 from trellis.cluster.topic import PARTITION
 from trellis.settings.cluster import ClusterSettings
@@ -93,7 +93,7 @@ class KafkaAppender:
         except BufferError as error:
             raise self._unknown(data, str(error)) from error
         if not reports:
-            late = f"no answer within {self._seconds + LATE_SECONDS:g} s"
+            late = f"no answer within {self._seconds + LATE_SECONDS:g} s; {DEFAULT_ADVICE}"
             raise self._unknown(data, CLOSED if self._closing else late)
         failure, message = reports[0]
         offset = message.offset()

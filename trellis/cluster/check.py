@@ -92,8 +92,9 @@ def _of_timeout(milliseconds: int, cluster: ClusterSettings) -> str:
     return (
         f", and cluster.silence is {cluster.silence:g} s with a cluster.lease of "
         f"{cluster.lease:g} s: until Kafka has replaced a lost node, the broker stands still, and "
-        f"may close all connections; set silence to at least {silence:g} and lease to at least "
-        f"{lease:g}" + (f", or {SHORTER}" if seconds > SHORT_SECONDS else "")
+        f"may close all connections; set cluster.silence to at least {silence:g} s and "
+        f"cluster.lease to at least {lease:g} s"
+        + (f", or {SHORTER}" if seconds > SHORT_SECONDS else "")
     )
 
 

@@ -28,7 +28,8 @@ _ADVICE: Final = {
     "UNKNOWN_TOPIC_OR_PART": "create the topic with `trellis cluster check --create`",
     "_UNKNOWN_TOPIC": "create the topic with `trellis cluster check --create`",
 }
-_DEFAULT_ADVICE: Final = "check that the nodes in cluster.servers run and can be reached"
+#: The advice for all other errors.
+DEFAULT_ADVICE: Final = "check that the nodes in cluster.servers run and can be reached"
 
 
 class TopicAbsent(LogUnreachable):
@@ -84,7 +85,7 @@ _CLASSES: Final[dict[int, type[LogUnreachable]]] = {
 
 def described(error: KafkaError) -> str:
     """Return an error and the advice for it, such as `TEXT (NAME): ADVICE`."""
-    return f"{error.str()} ({error.name()}): {_ADVICE.get(error.name(), _DEFAULT_ADVICE)}"
+    return f"{error.str()} ({error.name()}): {_ADVICE.get(error.name(), DEFAULT_ADVICE)}"
 
 
 def unreachable(

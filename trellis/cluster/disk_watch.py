@@ -59,7 +59,7 @@ class DiskWatch:
     @property
     def problem(self) -> str:
         """The problem as a text, for the log and for errors."""
-        return f"a batch cannot be written to the data directory for {self._silence:g} s"
+        return f"a batch could not be written to the data directory for {self._silence:g} s"
 
     def answer(self) -> None:
         """Record that the event loop has begun to carry out the requested handover."""

@@ -29,7 +29,7 @@ def membership_from_settings(settings: Settings) -> Membership:
                 "cluster_unsafe_allowed",
                 topic=cluster.log_topic,
                 note="cluster.unsafe is true: this node accepts a topic that can lose confirmed "
-                "messages; set it to false, unless this is a trial",
+                "messages; outside trials, set cluster.unsafe to false",
             )
         for finding in log.findings:
             log_unsafe(cluster, finding)

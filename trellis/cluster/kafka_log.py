@@ -192,8 +192,9 @@ class KafkaLog:
         return TopicReplaced(
             f"topic '{self._cluster.log_topic}' at {self._cluster.servers} was deleted and created "
             f"again: its id is {topic_id}, but this node has followed the topic with the id "
-            f"{followed}, and cannot change over: keep the data directories of all nodes, and "
-            "begin the new topic with the one that has most of the log (`trellis cluster adopt`)"
+            f"{followed}, and cannot follow a new one: keep the data directories of all nodes, and "
+            "begin the new topic with the directory that has most of the log "
+            "(`trellis cluster adopt`)"
         )
 
 

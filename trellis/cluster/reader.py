@@ -161,8 +161,8 @@ class KafkaReader:
             return
         if offset > due:
             raise LogHole(
-                f"topic '{self._name}' has no record at offset {due}, but one at {offset}: it was "
-                "compacted, or another program writes to it; run `trellis cluster check`"
+                f"topic '{self._name}' has no record at offset {due}, but one at {offset}: the "
+                "topic was compacted, or another program writes to it; run `trellis cluster check`"
             )
         records.append((offset, message.value() or b""))
 
@@ -188,6 +188,6 @@ class KafkaReader:
             return LogBehind(text)
         return LogShorter(
             f"{text}: records were lost, or the topic was created again; keep the data "
-            "directories of all nodes, and begin a new topic with the one that has most of the log "
-            "(`trellis cluster adopt`)"
+            "directories of all nodes, and begin a new topic with the directory that has most of "
+            "the log (`trellis cluster adopt`)"
         )

@@ -212,7 +212,8 @@ def removal_lines(cluster: ClusterSettings, node: str) -> list[str]:
     topic = KafkaTopic(cluster)
     reports = node_reports(cluster, topic)
     report = _report_of_stopped(reports, node)
-    lines = [f"node '{node}' will be removed from the list of nodes: its records can be trimmed"]
+    removal = f"node '{node}' will be removed from the list of nodes"
+    lines = [f"{removal}: the records that are kept for this node can be trimmed"]
     if report is None:
         lines.append("Kafka has no report of the node: how many records it lacks is unknown")
     else:

@@ -53,7 +53,10 @@ async def serve(settings: ConnectSettings) -> None:
     try:
         runner = await start_pages([link.status for link in links], host, port)
     except OSError as error:
-        raise PortInUse(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
+        raise PortInUse(
+            f"cannot listen on {host}:{port}: {error.strerror or error}; change http.host or "
+            "http.port"
+        ) from None
     try:
         bound = runner.addresses[0]
         sys.stdout.write(f"ready http={bound[0]}:{bound[1]}\n")

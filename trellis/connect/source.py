@@ -135,7 +135,7 @@ class LinkSource:
 
     async def _cancelled(self, _: object) -> None:
         if not self.session.lost.done():
-            text = f"the broker cancelled the consumer: was '{self._place}' deleted?"
+            text = f"the broker cancelled the consumer: was the queue '{self._place}' deleted?"
             self.session.lost.set_exception(MessageRefused(text))
 
 

@@ -111,8 +111,8 @@ def connection_findings(
         names = ", ".join(alarms.on) or "none"
         yield Problem(
             "blocked",
-            f"the broker does not read from the connection from {peer}, which published during an "
-            f"alarm, until all alarms have ended; alarms now: {names}",
+            f"the connection from {peer} published during an alarm, so the broker does not read "
+            f"from this connection until all alarms have ended; alarms now: {names}",
             command("health"),
         )
     elif row["slow"]:

@@ -197,15 +197,15 @@ def _head(vhost: VirtualHost, queue: Queue) -> Iterator[Problem]:
     if returns >= POISON_RETURNS:
         limit = int(queue.arguments.delivery_limit)
         bound = (
-            f"; after {limit:,} returns the message is discarded"
+            f"; after {limit:,} returns, the queue drops or dead-letters the message"
             if limit >= 0
             else "; no delivery limit stops the returns (x-delivery-limit, or `delivery-limit` of "
             "a policy)"
         )
         yield Problem(
             "poison",
-            f"the first message was returned {returns:,} times: its consumers reject it or close "
-            f"their channel{bound}",
+            f"the first message was returned {returns:,} times: consumers reject this message or "
+            f"close their channel{bound}",
             command("list", "policies"),
         )
     redelivered, acknowledged = queue.events()[REDELIVERED], int(queue.acknowledged)

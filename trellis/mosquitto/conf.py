@@ -141,7 +141,9 @@ class Configuration:
         option = option_named(line.name)
         if option is None:
             self._report.not_taken(
-                line.place, line.text, "Mosquitto has no such option; correct or remove this line"
+                line.place,
+                line.text,
+                "Mosquitto has no option of this name; correct or remove this line",
             )
             return
         self._note(line, option)

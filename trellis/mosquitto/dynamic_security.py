@@ -218,7 +218,7 @@ class DynamicSecurity:
                 self._place,
                 f"client '{name}' disabled",
                 "the user has no password, so it cannot log in; to enable the user, set a password "
-                f"with `trellis users add {name}`",
+                f"with `trellis users change-password {name}`",
             )
             return ""
         encoded = client.get("encoded_password")

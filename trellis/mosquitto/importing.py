@@ -226,7 +226,7 @@ class MosquittoImport:
                     acl.users[name][0].place if acl.users[name] else self._place,
                     f"user '{name}'",
                     "the user has rights and no password; it logs in with a certificate, or after "
-                    f"`trellis users add {name}`",
+                    f"`trellis users change-password {name}`",
                 )
         for name in self._users:
             self._rules[name] = self._limited(name, acl.rules(name, self.report))

@@ -31,7 +31,7 @@ def read_passwords(text: str, file: Path, report: Report) -> dict[str, str]:
 
 def checked(name: str, password_hash: str, place: Place, report: Report) -> str:
     """Return a password hash if Trellis can verify it. Otherwise report the hash, and return ""."""
-    advice = f"set a password with `trellis users add {name}` after the import"
+    advice = f"set a password with `trellis users change-password {name}` after the import"
     if not password_hash.startswith("$"):
         what = "the password must be hashed" if password_hash else "the password is missing"
         report.not_taken(place, f"password of user '{name}'", f"{what}; {advice}")

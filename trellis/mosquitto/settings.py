@@ -185,7 +185,7 @@ def _add_listener(
             line.place,
             line.text,
             f"`{section}` has port {table['port']} already, and Trellis has one port of each kind; "
-            "forward the port",
+            f"forward port {port} to port {table['port']}",
         )
         return False
     known = table.get("host", "").split(",") if table.get("port") is not None else []
@@ -253,7 +253,7 @@ def _add_websocket(
     report.differs(
         line.place,
         line.text,
-        f"clients must use the path {_WEBSOCKET_PATH}; Mosquitto accepts every path (`ws.path`)",
+        f"clients must use the path {_WEBSOCKET_PATH} (`ws.path`); Mosquitto accepts every path",
     )
     origins = [each.value for each in listener.lines.get("websockets_origin", [])]
     if origins:

@@ -21,7 +21,8 @@ REASONS: Final = (
 #: By reason: the note of the log line about a refused connection, which explains the refusal and
 #: names a remedy.
 NOTES: Final = {
-    "connections": "all connections in use: raise limits.connections",
+    "connections": "all connections are in use: raise limits.connections if it is set, and the "
+    "limit of file descriptors (ulimit -n)",
     "address_connections": "too many connections from this address, or from its IPv6 network "
     "(/64): raise limits.address_connections",
     "unauthenticated_per_address": "too many connections from this address, or from its IPv6 "

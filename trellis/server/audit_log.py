@@ -127,8 +127,9 @@ class AuditLog:
                 "audit_failed",
                 file=self._path,
                 error=error,
-                note=f"up to {WAITING_BYTES >> 20} MiB of lines wait until the file can be "
-                "written; further lines are lost",
+                note="remove the cause that `error` names: up to "
+                f"{WAITING_BYTES >> 20} MiB of lines wait until the file can be written, and "
+                "further lines are lost",
             )
         if not self._finishing:
             self._retry = self._loop.call_later(RETRY_SECONDS, self._start)

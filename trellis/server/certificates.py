@@ -42,13 +42,18 @@ _CERTIFICATE: Final = re.compile(
     re.DOTALL,
 )
 _CRL: Final = re.compile(rb"-----BEGIN X509 CRL-----.+?-----END X509 CRL-----", re.DOTALL)
+_FOREIGN_KEY: Final = (
+    "the key in {key} does not belong to the certificate in {certificate}; give the key for which "
+    "the certificate was made"
+)
 #: Explanations of errors in files, by OpenSSL's name of the error.
 _MEANINGS: Final = {
-    "KEY_VALUES_MISMATCH": "does not belong to the certificate",
-    "KEY_TYPE_MISMATCH": "does not belong to the certificate",
-    "EE_KEY_TOO_SMALL": "is too short to be safe: "
-    "make one of 2048 bits (RSA) or 256 bits (EC), or more",
-    "CA_MD_TOO_WEAK": "is signed with a hash that is not safe any more: make a new one",
+    "KEY_VALUES_MISMATCH": _FOREIGN_KEY,
+    "KEY_TYPE_MISMATCH": _FOREIGN_KEY,
+    "EE_KEY_TOO_SMALL": "the key of the certificate in {certificate} is too short to be safe; make "
+    "a key of 2048 bits (RSA) or 256 bits (EC), or more",
+    "CA_MD_TOO_WEAK": "the certificate in {certificate} is signed with a hash that is not safe any "
+    "more; make a new certificate",
 }
 
 
@@ -103,7 +108,7 @@ class CertificateFiles:
                 self.contents = contents if "http" in self.contexts else {}
                 return
         raise SettingsError(
-            "tls", "the files changed again and again while they were read; wait and try again"
+            "tls", "the files of certificates changed while they were read; wait, and try again"
         )
 
     def _read(self, settings: Settings) -> None:
@@ -361,13 +366,13 @@ def _load(context: ssl.SSLContext, certificate: str, key: str, where: str) -> No
     except _Encrypted:
         raise SettingsError(
             name,
-            f"the key in {holder} has a password; remove it (openssl pkey -in FILE -out NEW), "
-            "and let no other user read the file",
+            f"the key in {holder} has a password; remove the password (openssl pkey -in FILE "
+            "-out NEW), and let no other user read the file",
         ) from None
     except ssl.SSLError as error:
         meaning = _MEANINGS.get(getattr(error, "reason", ""))
         if meaning:
-            what = f"{holder} {meaning}"
+            what = meaning.format(key=holder, certificate=certificate)
         else:
             hint = "give a PEM file" if key else f"set {where}.key to the PEM file with the key"
             what = f"{holder} holds no private key that can be read ({_short(error)}); {hint}"
@@ -382,7 +387,8 @@ def _readable(file: str, key: str) -> None:
     except OSError as error:
         raise SettingsError(
             key,
-            f"{file} cannot be read ({error.strerror}); give a PEM file that this user may read",
+            f"{file} cannot be read ({error.strerror}); give a PEM file that the broker's user may "
+            "read",
         ) from None
 
 

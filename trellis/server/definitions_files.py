@@ -54,7 +54,7 @@ def import_file(broker: Broker, path: str) -> None:
     try:
         imported = import_(broker, Path(path).expanduser().read_bytes())
     except (OSError, ValueError, RuntimeError) as error:
-        what = error.strerror if isinstance(error, OSError) else error
+        what = f"cannot be read: {error.strerror}" if isinstance(error, OSError) else error
         raise SettingsError(f"definitions.file: {path}: {what}") from None
     for line in imported.refused[:MAX_LOGGED]:
         logs.warning("definition_refused", reason=line)

@@ -241,7 +241,7 @@ def _explain(name: str, listener: Listener, error: OSError) -> str:
         )
     if error.errno == errno.EACCES:
         return (
-            f"{name}: {where} may not be used by this user; "
+            f"{name}: {where} may not be used by the broker's user; "
             f"set {_key(name, 'port')} to a port above 1023"
         )
     if error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):

@@ -151,7 +151,7 @@ class BrokerNode:
         if len(settings.metrics.topics) > TOPIC_GROUPS_MAX:
             raise SettingsError(
                 f"metrics.topics: names {len(settings.metrics.topics)} topic filters; the limit is "
-                f"{TOPIC_GROUPS_MAX}"
+                f"{TOPIC_GROUPS_MAX}; remove some"
             )
         if settings.metrics.topics:
             self.broker.count_topics(TopicGroups(settings.metrics.topics))

@@ -130,7 +130,8 @@ def adopt_directory(disk: Disk, directory: Path) -> str:
             cluster=left.name,
             batch=left.number,
             note="this data directory has left its cluster for good: stop the other nodes, because "
-            "their messages differ from this broker's messages from now on; remove --adopt",
+            "their messages differ from this broker's messages from now on; leave out "
+            "--adopt at later starts",
         )
     return left.name
 

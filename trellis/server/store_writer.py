@@ -343,7 +343,7 @@ class DurableStoreWriter(StoreWriter):
             logs.error(
                 "checkpoint_failed",
                 reason=reason,
-                note="the store's log grows until a retry succeeds",
+                note="the store's log grows until a retry succeeds: remove the cause in `reason`",
             )
 
     # -- in the threads

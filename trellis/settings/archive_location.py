@@ -44,7 +44,8 @@ def parse_location(url: str) -> ArchiveLocation:
         server = _split(endpoint)
         beyond_port = server.path.strip("/") or server.query or server.fragment
         if server.scheme not in ("http", "https") or not server.hostname or beyond_port:
-            raise ValueError(f"has the endpoint '{endpoint}', which is not a URL; it {_FORMS}")
+            problem = f"has the endpoint '{endpoint}', which is not the URL of a host"
+            raise ValueError(f"{problem}; it {_FORMS}")
     prefix = path.strip("/")
     return ArchiveLocation(
         "s3",

@@ -63,7 +63,7 @@ def parse_topic(text: str) -> TopicRule:
             MQTT.check(prefix + pattern)
         except InvalidPattern as error:
             raise ValueError(
-                f"{_TOPIC_FORM} ('{prefix + pattern}' is no topic filter: {error.rule})"
+                f"{_TOPIC_FORM} ('{prefix + pattern}' is not a topic filter: {error.rule})"
             ) from None
         if "+" in prefix or "#" in prefix:
             raise ValueError(f"{_TOPIC_FORM} (the prefix '{prefix}' contains a wildcard)")

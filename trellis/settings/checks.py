@@ -26,7 +26,7 @@ def problems(settings: Settings) -> Iterator[Problem]:
     try:
         _ = settings.data.directory
     except RuntimeError:
-        problem = "needs a home directory, and none is known; give an absolute path"
+        problem = "needs a home directory, and none is known; set it to an absolute path"
         yield ("data.dir",), problem
     yield from _credentials(settings)
     yield from _tokens(settings)
@@ -56,7 +56,7 @@ def _bridges(settings: Settings) -> Iterator[Problem]:
             yield ("bridge",), f"{problem}; set its certificate to a PEM file"
     if names and not settings.mqtt.enabled:
         problem = "bridges connect to this broker over plain MQTT, but mqtt.enabled is false"
-        remedy = 'set mqtt.enabled to true, and mqtt.host to "127.0.0.1" for this machine only'
+        remedy = 'set mqtt.enabled to true; mqtt.host = "127.0.0.1" keeps other machines out'
         yield ("bridge", "mqtt.enabled"), f"{problem}; {remedy}"
     own = ipaddress.ip_address(settings.mqtt.addresses[0])
     if own.is_unspecified:
@@ -109,13 +109,16 @@ def _tls(settings: Settings) -> Iterator[Problem]:
             problem = f'needs {name}.client_certificate to be "optional" or "required"'
             yield (f"{name}.certificate_user",), problem
     if settings.tls.crl and not settings.tls.ca:
-        yield ("tls.crl",), "needs tls.ca, the file of the authorities that sign the lists"
+        yield (
+            ("tls.crl",),
+            "needs tls.ca; set tls.ca to the file of the authorities that sign the lists",
+        )
     http = settings.http
     if http.enabled and http.tls and not settings.tls.certificate:
         keys = ("tls.certificate", "http.tls")
-        yield keys, "http.tls needs a certificate; set tls.certificate to a PEM file"
+        yield keys, "HTTPS needs a certificate; set tls.certificate to a PEM file"
     if http.client_certificate != "none" and not (http.tls and settings.tls.ca):
-        problem = f'is "{http.client_certificate}"; this needs http.tls, and tls.ca as a PEM file'
+        problem = f'is "{http.client_certificate}"; set http.tls to true, and tls.ca to a PEM file'
         yield ("http.client_certificate",), problem
     for name, files in settings.tls.names.items():
         if not files.get("certificate"):
@@ -159,7 +162,8 @@ def _tokens(settings: Settings) -> Iterator[Problem]:
     if jwt.discovery:
         fault = url_fault(jwt.issuer)
         if fault:
-            yield ("jwt.issuer", "jwt.discovery"), f"{fault}, because jwt.discovery is true"
+            problem = f"for the discovery of keys, the issuer {fault}"
+            yield ("jwt.issuer", "jwt.discovery"), problem
     shared = [name for name in jwt.algorithms if name.startswith("HS")]
     if jwt.fetches and shared:
         problem = f"{shared[0]} needs a shared secret, and the keys of a provider are public"

@@ -151,8 +151,8 @@ class ClusterSettings(Section, frozen=True, kw_only=True):
     keep_time: Annotated[
         float,
         option(
-            "seconds after which the active node appends a mark even if cluster.keep is not "
-            "reached",
+            "seconds after which the active node appends a mark even if the log has grown by less "
+            "than a quarter of cluster.keep",
             ge=1,
             le=86_400,
             unit="s",
@@ -246,7 +246,7 @@ def _flat(prefix: str, table: dict[str, object]) -> Iterator[tuple[str, OptionVa
 def cluster_problems(cluster: ClusterSettings) -> Iterator[tuple[tuple[str, ...], str]]:
     """Yield a Problem (see checks.py) for each rule that the section [cluster] breaks."""
     if cluster.enabled and not cluster.name:
-        problem = "a cluster needs cluster.name, the name of the broker on all of its nodes"
+        problem = "a cluster needs cluster.name; set it to the same name on all of its nodes"
         yield ("cluster.name", "cluster.servers"), problem
     try:
         _ = cluster.timing

@@ -4,11 +4,14 @@ An error is one line: where the value was given, its key, the problem and the va
 `broker.toml: amqp.port: must be a whole number 0..65535, got -1`.
 """
 
+import re
 from collections.abc import Iterable
 from difflib import SequenceMatcher
 
 #: Number of characters of an invalid name or value that an error repeats and `nearest` compares.
 SHOWN = 60
+#: The credentials in a URL, and all text before them: an error must not repeat a password.
+_CREDENTIALS = re.compile(r"://\S*@")
 
 
 class SettingsError(Exception):
@@ -30,14 +33,18 @@ def printable(text: str) -> str:
 
 
 def shown(value: object) -> str:
-    """Return an invalid value for an error message: in TOML's notation, shortened."""
+    """Return an invalid value for an error message: in TOML's notation, shortened.
+
+    The credentials of a URL are left out, as in `"mqtt://...@host"`.
+    """
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, dict):
         return "a table"
     if isinstance(value, list):
-        return "a list"
+        return "a list" if value else "an empty list"
     if isinstance(value, str):
+        value = _CREDENTIALS.sub("://...@", value)
         return '"' + printable(value[:SHOWN]) + ('..."' if len(value) > SHOWN else '"')
     return str(value)[:SHOWN]
 

@@ -46,7 +46,7 @@ Port = Annotated[int, option("port; 0 takes a free port", ge=0, le=65535)]
 class Listener(Section, frozen=True, kw_only=True):
     """A settings section that declares a listener: addresses, a port, and a switch."""
 
-    enabled: Annotated[bool, option("listen on this port")] = True
+    enabled: Annotated[bool, option("open this listener; false keeps its port closed")] = True
     host: Annotated[
         str,
         option(
@@ -98,7 +98,11 @@ class TlsListener(ProtocolListener, frozen=True, kw_only=True):
     """A settings section that declares a listener with TLS."""
 
     enabled: Annotated[
-        bool, option("listen on this port, with the certificate of tls.certificate")
+        bool,
+        option(
+            "open this listener, with the certificate of tls.certificate; false keeps its port "
+            "closed"
+        ),
     ] = False
     client_certificate: Annotated[
         ClientCertificate,
@@ -330,7 +334,7 @@ Origins = Annotated[
 class Ws(ProtocolListener, frozen=True, kw_only=True):
     """The listener for MQTT over WebSocket."""
 
-    enabled: Annotated[bool, option("listen on this port")] = False
+    enabled: Annotated[bool, option("open this listener; false keeps its port closed")] = False
     port: Port = 15675
     path: WebSocketPath = "/ws"
     origins: Origins = ""

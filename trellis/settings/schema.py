@@ -175,9 +175,9 @@ class Auth(Section, frozen=True, kw_only=True):
     remember: Annotated[
         int,
         option(
-            "seconds for which a verified password is remembered after a login, and after the end "
-            "of the last connection that it opened, so that it is not hashed again; 0 remembers "
-            "none",
+            "seconds for which the broker remembers a verified password after a login, and after "
+            "the last connection with this password ends, so that the next login needs no hashing; "
+            "0 remembers none",
             ge=0,
             le=86_400,
             unit="s",

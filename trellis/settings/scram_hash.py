@@ -17,7 +17,10 @@ def parse_scram(password_hash: str) -> tuple[int, bytes, bytes, bytes]:
     """Return iterations, salt, StoredKey and ServerKey of a hash for SCRAM. Raises ValueError."""
     match = re.fullmatch(r"SCRAM-SHA-256\$(\d{1,10}):([^$:]+)\$([^$:]+):([^$:]+)", password_hash)
     if match is None:
-        raise ValueError("the hash is not SCRAM-SHA-256$ITERATIONS:SALT$STOREDKEY:SERVERKEY")
+        raise ValueError(
+            "the hash is not SCRAM-SHA-256$ITERATIONS:SALT$STOREDKEY:SERVERKEY; make it with "
+            "`trellis hash-password --scram`"
+        )
     iterations = int(match[1])
     low, high = ITERATIONS
     if not low <= iterations <= high:
@@ -30,7 +33,9 @@ def parse_scram(password_hash: str) -> tuple[int, bytes, bytes, bytes]:
             base64.b64decode(part, validate=True) for part in match.groups()[1:]
         )
     except (binascii.Error, ValueError):
-        raise ValueError("the salt or a key of the SCRAM hash is not base64") from None
+        raise ValueError(
+            "the salt or a key of the SCRAM hash is not base64; set a new password for the user"
+        ) from None
     low, high = SALT_SIZES
     if not low <= len(salt) <= high or not len(stored_key) == len(server_key) == 32:
         raise ValueError(

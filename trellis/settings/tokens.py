@@ -85,7 +85,10 @@ def check_alias(text: str) -> None:
     if not name.strip() or not equals or not scopes.split():
         raise ValueError("must be NAME=SCOPES, with spaces between the scopes")
     for scope in scopes.split():
-        check_scope(scope)
+        try:
+            check_scope(scope)
+        except ValueError as error:
+            raise ValueError(f"has the scope '{scope}', which {error}") from None
 
 
 class Jwt(Section, frozen=True, kw_only=True):

@@ -74,8 +74,8 @@ class ConsistentHashExchange(Exchange):
         property_name = options.arguments.get("hash-property")
         if header is not None and property_name is not None:
             raise PreconditionFailed(
-                f"exchange '{name}': 'hash-header' and 'hash-property' exclude each other: set "
-                "one of them"
+                f"exchange '{name}' can have only one of the arguments 'hash-header' and "
+                "'hash-property': remove one of them"
             )
         if header is not None and not isinstance(header, str):
             raise PreconditionFailed(

@@ -342,7 +342,7 @@ class ChannelPublisher:
                 raise AmqpError(
                     406,
                     f"invalid expiration '{expiration.decode(errors='replace')}': "
-                    "must be a number of milliseconds",
+                    f"must be a number of milliseconds from 0 to {EXPIRATION_MAX}",
                 )
             message.expires = self._vhost.agenda.now + int(expiration)
 

@@ -39,7 +39,7 @@ class Assembly:
             if len(frame) < FIXED_HEADER + 8:
                 raise AmqpError(501, "content header is cut off")
             if frame[7:9] != b"\x00\x3c":
-                raise AmqpError(505, "content header has another class than basic")
+                raise AmqpError(505, "the class of the content header must be basic (60)")
             self.size = self.left = int.from_bytes(frame[11:19], "big", signed=True)
             if self.left < 0:
                 raise AmqpError(501, "content header has a negative body size")

@@ -183,7 +183,7 @@ def write_entry(name: str, value: object) -> bytes:
     """
     name_bytes = name.encode()
     if len(name_bytes) > 255:
-        raise ValueError(f"the name '{name}' has more than 255 bytes")
+        raise ValueError(f"a table cannot hold the name '{name}', which has more than 255 bytes")
     return bytes([len(name_bytes)]) + name_bytes + _write(value)
 
 

@@ -153,7 +153,7 @@ def read_connect(reader: PacketReader) -> Connect:
     """
     name, level = reader.binary(), reader.byte()
     if name not in (b"MQTT", b"MQIsdp"):
-        raise MalformedPacket("CONNECT has an unknown protocol name")  # [MQTT-3.1.2-1]
+        raise MalformedPacket("CONNECT has an unknown protocol name: send MQTT")  # [MQTT-3.1.2-1]
     bridge = level in (LEVEL_31 | _BRIDGE, LEVEL_311 | _BRIDGE)
     if bridge:
         level -= _BRIDGE

@@ -215,10 +215,10 @@ def _read(reader: PacketReader, place: int, properties: Properties5) -> None:
         identifier = reader.byte()
         known = _TABLE.get(identifier)
         if known is None:
-            raise MalformedPacket(f"unknown property {identifier}")
+            raise MalformedPacket(f"unknown property identifier {identifier}")
         if place not in known.places:
             raise MalformedPacket(
-                f"property {identifier} is not allowed in {PACKET_NAMES[place]}",
+                f"property identifier {identifier} is not allowed in {PACKET_NAMES[place]}",
                 code=PROTOCOL_ERROR,
             )
         kind = known.kind
@@ -235,7 +235,9 @@ def _read(reader: PacketReader, place: int, properties: Properties5) -> None:
             properties.identifiers.append(number)
             continue
         if properties.has(identifier):
-            raise MalformedPacket(f"property {identifier} occurs twice", code=PROTOCOL_ERROR)
+            raise MalformedPacket(
+                f"property identifier {identifier} occurs twice", code=PROTOCOL_ERROR
+            )
         if kind == _TEXT:
             properties.texts[identifier] = reader.text()
         elif kind == _BINARY:
@@ -250,7 +252,8 @@ def _read(reader: PacketReader, place: int, properties: Properties5) -> None:
             )
             if number < known.least or number > known.most:
                 raise MalformedPacket(
-                    f"property {identifier} is {number}, but must be {known.least} to {known.most}",
+                    f"the property with identifier {identifier} is {number}, but must be "
+                    f"{known.least} to {known.most}",
                     code=TOPIC_ALIAS_INVALID if identifier == TOPIC_ALIAS else PROTOCOL_ERROR,
                 )
             properties.numbers[identifier] = number

@@ -59,7 +59,7 @@ class MqttTopics:
             # This plan is not interned: a change of bindings does not affect the plan, so the plan
             # never becomes stale.
             route.plan = refused(
-                AccessRefused(f"topic '{name[:200]}' cannot be published to: {reason}")
+                AccessRefused(f"clients cannot publish to topic '{name[:200]}': {reason}")
             )
         return route
 

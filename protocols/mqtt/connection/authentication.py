@@ -72,11 +72,13 @@ class EnhancedAuthentication:
             )
         elif packet.code != CONTINUE_AUTHENTICATION:
             raise MalformedPacket(
-                "re-authentication is not allowed before the CONNACK, or while one is in progress",
+                "re-authentication is not allowed before the CONNACK or during another one",
                 code=PROTOCOL_ERROR,
             )
         if self._conversation is None:
-            raise MalformedPacket("no authentication is in progress", code=PROTOCOL_ERROR)
+            raise MalformedPacket(
+                "AUTH is not allowed: no authentication is in progress", code=PROTOCOL_ERROR
+            )
         self._respond(
             self._conversation, packet.properties.binary(AUTHENTICATION_DATA) or b"", decide
         )

@@ -66,7 +66,8 @@ _NOTES: Final = {
     "unacceptable_version": "CONNECT has an unknown protocol level: use MQTT 3.1, 3.1.1 or 5",
     "identifier_rejected": "the client identifier is invalid: it is empty, which this MQTT version "
     f"or Clean Session 0 does not allow, or it begins with {SHARE}",
-    "too_many_sessions": "the broker has the largest number of sessions that mqtt.sessions allows",
+    "too_many_sessions": "the broker has as many sessions as mqtt.sessions allows: delete some "
+    "sessions, or raise the setting",
     "bad_authentication_method": "the authentication method of CONNECT is not supported",
 }
 

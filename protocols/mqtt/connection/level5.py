@@ -80,7 +80,7 @@ class Level5Handler(PacketHandler):
         if alias == 0:
             if not topic:
                 raise MalformedPacket(
-                    "PUBLISH has neither topic name nor topic alias", code=PROTOCOL_ERROR
+                    "PUBLISH must have a topic name or a topic alias", code=PROTOCOL_ERROR
                 )
             return topic
         if alias > self.service.options.topic_alias_maximum:
@@ -121,7 +121,8 @@ class Level5Handler(PacketHandler):
             answer = read_acknowledgement(reader, PUBACK)
             if not session.puback(answer.packet_id) and session.is_in_flight(answer.packet_id):
                 raise MalformedPacket(
-                    "a QoS 2 publication needs PUBREC, not PUBACK", code=PROTOCOL_ERROR
+                    "the client answered a QoS 2 publication with PUBACK, not PUBREC",
+                    code=PROTOCOL_ERROR,
                 )
         elif first == PUBREC << 4:
             self._on_pubrec(session, reader)
@@ -167,7 +168,8 @@ class Level5Handler(PacketHandler):
             ticket = Ticket(self.replies)
             if not pubrec(session, answer.packet_id, ticket):
                 raise MalformedPacket(
-                    "a QoS 1 publication needs PUBACK, not PUBREC", code=PROTOCOL_ERROR
+                    "the client answered a QoS 1 publication with PUBREC, not PUBACK",
+                    code=PROTOCOL_ERROR,
                 )
             self.replies.give(PUBREL << 4 | 2, answer.packet_id, ticket)
 

@@ -120,8 +120,8 @@ class SessionReauthorization(Task):
             session.connection.close_with(
                 NOT_AUTHORISED,
                 EXPELLED,
-                f"subscriptions are removed (number: {self._lost}): the user may no longer read "
-                "their topics",
+                f"the broker has removed subscriptions (number: {self._lost}), because the user "
+                "may no longer read their topics",
             )
 
     def _review(self, name: str) -> bool:

@@ -83,8 +83,8 @@ class MqttService(Front):
             self.log_refusal(
                 "publications_left_out",
                 connection,
-                "these are further refused publications of the connection: the first one of a "
-                f"topic is logged, for at most {TOPICS_MAX} topics",
+                "these refused publications have no log lines of their own: only the first refused "
+                f"publication to each topic has one, for at most {TOPICS_MAX} topics",
                 {"client_id": connection.describe()["client"], "count": int(refused.left_out)},
             )
             refused.left_out = 0

@@ -115,7 +115,11 @@ def _key(kind: type | str, option: str = "") -> str:
             {"pasword-file": "x"},
             f"{_key(FILE, 'pasword-file')}: unknown option; the nearest is password_file",
         ),
-        (TABOO, {"taboo": []}, f"{_key(TABOO, 'taboo')}: unknown option; this plugin has none"),
+        (
+            TABOO,
+            {"taboo": []},
+            f"{_key(TABOO, 'taboo')}: unknown option; no option is known",
+        ),
         (
             FILE,
             {"password-file": "x", "password_file": "y"},

@@ -140,7 +140,7 @@ DECLARING: Final[list[tuple[Any, int, str, int, int]]] = [
         (
             "PRECONDITION_FAILED - invalid arg 'x-dead-letter-routing-key' for queue 'y' in "
             "vhost '/': "
-            "needs 'x-dead-letter-exchange', which is not set"
+            "the argument 'x-dead-letter-exchange' must be set, too"
         ),
         50,
         10,

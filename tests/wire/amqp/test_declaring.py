@@ -200,7 +200,7 @@ INVALID: list[tuple[Any, str]] = [
     (args(x_dead_letter_exchange=None), "'x-dead-letter-exchange' {}: must be a string"),
     (
         args(x_dead_letter_routing_key="k"),
-        "'x-dead-letter-routing-key' {}: needs 'x-dead-letter-exchange', which is not set",
+        "'x-dead-letter-routing-key' {}: the argument 'x-dead-letter-exchange' must be set, too",
     ),
     (
         args(x_dead_letter_exchange="", x_dead_letter_routing_key={}),

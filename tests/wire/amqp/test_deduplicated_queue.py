@@ -233,7 +233,7 @@ def test_declaration_checks_its_arguments() -> None:
         ({"x-message-deduplication": "yes"}, "must be true or false"),
         (
             {"x-message-deduplication": True, "x-max-priority": 3},
-            "not supported with 'x-max-priority'",
+            "cannot be combined with 'x-max-priority'",
         ),
     ]
     for arguments, text in wrong:

@@ -266,7 +266,7 @@ HARD: list[tuple[Any, int, str, int, int]] = [
     (
         publish("", "q", channel=2) + header(1, channel=2, class_id=50),
         505,
-        "UNEXPECTED_FRAME - content header has another class than basic",
+        "UNEXPECTED_FRAME - the class of the content header must be basic (60)",
         60,
         40,
     ),

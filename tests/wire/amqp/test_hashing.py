@@ -188,7 +188,7 @@ def test_a_header_or_property_decides_instead_of_the_key(arguments: Any, propert
     [
         (
             {"hash-header": "a", "hash-property": "message_id"},
-            "'hash-header' and 'hash-property' exclude each other",
+            "can have only one of the arguments 'hash-header' and 'hash-property'",
         ),
         ({"hash-property": "app_id"}, "'hash-property' for exchange 'x': must be one of"),
         ({"hash-header": 5}, "invalid arg 'hash-header'"),

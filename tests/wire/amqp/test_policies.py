@@ -274,7 +274,7 @@ def test_a_policy_applies_to_the_kinds_of_objects_it_names(apply_to: str, left: 
     [
         ({"pattern": "("}, "not a regular expression"),
         ({"apply_to": "people"}, "'people', not one of"),
-        ({"definition": {}}, "its definition is empty"),
+        ({"definition": {}}, "the definition is empty"),
         (
             {"definition": {"max-lenght": 5}},
             "unknown key 'max-lenght'; the nearest is max-length; ",

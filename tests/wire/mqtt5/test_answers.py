@@ -35,7 +35,7 @@ def test_the_name_of_another_protocol_ends_the_connection(name: bytes) -> None: 
         ("b", None, 6, "0x84 - CONNECT has an unknown protocol level: use MQTT 3.1, 3.1.1 or 5"),
         ("$share/g/a", None, 5, "0x85 - the client identifier is invalid: "),
         ("b", "SCRAM-SHA-1", 5, "0x8C - the authentication method of CONNECT is not supported"),
-        ("b", None, 5, "0x97 - the broker has the largest number of sessions that mqtt.sessions "),
+        ("b", None, 5, "0x97 - the broker has as many sessions as mqtt.sessions allows"),
     ],
 )
 def test_the_log_has_the_reason_for_a_refused_connect(

@@ -196,7 +196,7 @@ class ProviderKeys(KeySource):
             "token_keys_failed",
             error=problem[:300],
             again=f"{seconds}s",
-            note=f"the keys fetched before are used for {left} s more"
+            note=f"the keys of the last successful fetch are used for {left} s more"
             if left
             else "no token is accepted until the keys are fetched",
         )

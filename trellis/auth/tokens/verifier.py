@@ -139,9 +139,8 @@ class TokenVerifier:
         kind = _KEY_TYPES[algorithm[:2]]
         fitting = [key for key in named if key.key_type == kind and _permits(key, algorithm)]
         if not fitting:
-            raise TokenRefused(
-                "alg", f"no key that the token's header selects fits its algorithm {algorithm}"
-            )
+            named_kid = "" if kid is None else f" and its key ID (kid) {_text(kid)}"
+            raise TokenRefused("alg", f"no key fits the token's algorithm {algorithm}{named_kid}")
         return fitting
 
     def _check(self, claims: dict[str, Any]) -> float:
@@ -215,7 +214,7 @@ def _time(claims: dict[str, Any], name: str) -> float | None:
         raise TokenRefused(name, f"the claim '{name}' must be a number of seconds")
     if not 0 <= value <= MAX_EXPIRES:
         raise TokenRefused(
-            name, f"the claim '{name}' must be from 0 to {MAX_EXPIRES} (the year 9999)"
+            name, f"the claim '{name}' must be 0 to {MAX_EXPIRES} seconds (the year 9999)"
         )
     return float(value)
 

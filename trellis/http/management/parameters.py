@@ -122,7 +122,7 @@ async def put_parameter(call: Call) -> Empty:
     if comparison.kind != MISSING:
         return Empty(fresh)
     logger.warning(
-        "user '%s' set parameter '%s' of component '%s' in vhost '%s': %s",
+        "user '%s' set parameter '%s' of component '%s' in vhost '%s'; the parameter %s",
         *map(shown, (call.identity.name, name, component, vhost.name)),
         comparison.text,
     )

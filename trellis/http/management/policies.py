@@ -69,7 +69,7 @@ def log_keys_without_effect(call: Call, vhost: str, policy: Policy) -> None:
         verdict = judge_policy_key(key, EFFECTIVE_KEYS)
         if verdict.kind == MISSING:
             logger.warning(
-                "user '%s' set key '%s' of policy '%s' in vhost '%s': %s",
+                "user '%s' set key '%s' of policy '%s' in vhost '%s'; the key %s",
                 *map(shown, (call.identity.name, key, policy.name, vhost)),
                 verdict.text,
             )
