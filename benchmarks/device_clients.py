@@ -1,7 +1,7 @@
 """The MQTT 5 clients of device_day.py, and their packets.
 
 Each client checks what the broker sends: a packet that its state does not allow ends the program
-with `WrongAnswer`. The packets are encoded and decoded here, so that the program finds mistakes of
+with `DayFailed`. The packets are encoded and decoded here, so that the program finds mistakes of
 the broker's codec.
 """
 
@@ -25,8 +25,8 @@ ABORT: Final = struct.pack("ii", 1, 0)
 KEEP_ALIVE: Final = 60
 
 
-class WrongAnswer(Exception):
-    """The broker sent a packet that the client's state does not allow."""
+class DayFailed(Exception):
+    """Raised if the broker sent what it must not send, or lacks what it must have."""
 
 
 def encoded_connect(
@@ -80,13 +80,15 @@ class Client(asyncio.Protocol):
         self._last_id = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Send CONNECT."""
         # A transport of uvloop is no subclass of asyncio.Transport, but has its methods.
         self._transport = cast(asyncio.Transport, transport)
         self._transport.write(self._connect)
 
     def connection_lost(self, error: Exception | None) -> None:
+        """End all waits for answers: with an error, unless this program ended the connection."""
         self.closed.set()
-        failure = WrongAnswer(f"client {self.name}: the broker ended the connection: {error}")
+        failure = DayFailed(f"client {self.name}: the broker ended the connection: {error}")
         for future in (self.connected, *self.awaited.values()):
             if not future.done():
                 if self.ending:
@@ -97,6 +99,7 @@ class Client(asyncio.Protocol):
             self.on_wrong(failure)
 
     def data_received(self, data: bytes) -> None:
+        """Handle the packets that are complete, and keep the rest of the input."""
         data = self._input + data
         at = 0
         try:
@@ -114,7 +117,7 @@ class Client(asyncio.Protocol):
                     break
                 self._on_packet(data[at], data[body_at : body_at + size])
                 at = body_at + size
-        except WrongAnswer as error:
+        except DayFailed as error:
             self.on_wrong(error)
         self._input = data[at:]
 
@@ -134,22 +137,22 @@ class Client(asyncio.Protocol):
         elif kind in (PUBACK, SUBACK):
             future = self.awaited.pop(int.from_bytes(body[:2], "big"), None)
             if future is None:
-                raise WrongAnswer(f"client {self.name}: an unknown packet identifier in {body!r}")
+                raise DayFailed(f"client {self.name}: an unknown packet identifier in {body!r}")
             reason = body[2] if kind == PUBACK and len(body) > 2 else 0
             reason = body[-1] if kind == SUBACK else reason
             if reason >= 128:
-                raise WrongAnswer(f"client {self.name}: refused with reason code {reason:#x}")
+                raise DayFailed(f"client {self.name}: refused with reason code {reason:#x}")
             if not future.done():
                 future.set_result(None)
         elif kind == CONNACK and not self.connected.done():
             if body[1]:
-                raise WrongAnswer(f"client {self.name}: CONNACK has reason code {body[1]:#x}")
+                raise DayFailed(f"client {self.name}: CONNACK has reason code {body[1]:#x}")
             self.session_present = bool(body[0] & 1)
             self.connected.set_result(None)
         elif kind != PINGRESP:
-            raise WrongAnswer(f"client {self.name}: packet {first:#x} {body!r}")
+            raise DayFailed(f"client {self.name}: packet {first:#x} {body!r}")
 
-    def on_wrong(self, error: WrongAnswer) -> None:
+    def on_wrong(self, error: DayFailed) -> None:
         """Handle a wrong answer, or the end of the connection by the broker."""
         raise NotImplementedError
 
@@ -200,13 +203,13 @@ class Client(asyncio.Protocol):
             self._transport.abort()
 
 
-class Tally:
+class DayTally:
     """The counts of all clients, and the first wrong answer."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
-        self.wrong: WrongAnswer | None = None
+        self.wrong: DayFailed | None = None
 
-    def stop(self, error: WrongAnswer) -> None:
+    def stop(self, error: DayFailed) -> None:
         """Remember the first wrong answer, which ends the program."""
         self.wrong = self.wrong or error

@@ -67,7 +67,10 @@ def resident(running: Running) -> int:
 
 
 def idle(peer: TrellisPeer, directory: Path, seconds: int) -> str:
-    """Run a broker without clients for `seconds`; return a line with its memory and CPU time."""
+    """Measure a broker without clients for `seconds`, after 5 s; return a line with the figures.
+
+    The figures are its resident memory and its share of one processor.
+    """
     running = peer.start(directory)
     try:
         time.sleep(5)

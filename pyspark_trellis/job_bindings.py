@@ -84,7 +84,7 @@ class JobBindings:
 
     @property
     def proposed_routing(self) -> DefinitionsFile:
-        """The proposed bindings, with the times in which sessions existed if these are known."""
+        """The proposed bindings, with the times in which each MQTT session existed, if known."""
         definitions = self.then_proposed or self.proposed
         assert definitions is not None, "read_bindings() requires the proposed bindings"
         return definitions

@@ -185,7 +185,7 @@ class KeyComparison:
         """Return the difference between the word `given` of the routing key and `wanted`.
 
         `wanted` is the word of the binding key at the same index, and `place` is this index. Return
-        None if the words differ in more than case or one character.
+        None if the words differ in more than case or one character, or if they are too short.
         """
         if len(wanted) == len(given) and wanted.casefold() == given.casefold():
             return _of_case(given, wanted)
@@ -274,7 +274,8 @@ def _of_case(given: str, wanted: str) -> NearDifference:
 def _is_one_change(first: str, second: str) -> bool:
     """True if one change of a character turns `first` into `second`.
 
-    A change adds, removes or replaces a character, or exchanges two neighbouring characters.
+    A change adds, removes or replaces a character, or exchanges two neighbouring characters. False
+    if both words have fewer than _WORD_MIN characters.
     """
     if len(first) > len(second):
         first, second = second, first

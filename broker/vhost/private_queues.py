@@ -55,7 +55,7 @@ def _add_inbox(vhost: VirtualHost, inbox: Inbox) -> None:
 
 
 def add_subscriber(vhost: VirtualHost, subscriber: Subscriber) -> None:
-    """Add a session or a subscription group to the virtual host and to its totals."""
+    """Add a session or a subscription group to the virtual host, which then counts it."""
     vhost.subscribers[subscriber] = None
 
 

@@ -107,9 +107,8 @@ class Numbering(Client):
 class Following(Client):
     """A reader that reads a stream after each start of the broker.
 
-    The reader begins at the offset at which it ended before, or at an earlier offset.
-
-    A row that the reader has received must never change.
+    The reader begins at the offset at which it ended before, or at an earlier offset. A row that
+    the reader has received must never change.
     """
 
     def __init__(self, name: str, seed: int, queue: str) -> None:

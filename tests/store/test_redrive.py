@@ -1,4 +1,4 @@
-"""Tests of redrive: dead letters move back to the queues in which they died."""
+"""Tests of redrive: dead letters move back to the queues that dead-lettered them."""
 
 from __future__ import annotations
 

@@ -227,8 +227,10 @@ def test_unsupported_uses_of_a_stream_are_refused() -> None:
 
 
 def test_a_server_names_no_stream() -> None:
-    """The broker refuses to choose a stream's name: the stream would be durable, and no client
-    would find it again."""
+    """Check that the broker refuses to choose the name of a stream.
+
+    The stream would be durable, and no client would find it again.
+    """
     code, text = reason(declare(World().amqp(), ""))
     assert (code, text) == (
         406,

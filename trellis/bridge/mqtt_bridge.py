@@ -60,7 +60,7 @@ class MqttLink:
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        """Begin to connect."""
+        """Begin to connect to both brokers."""
         self._tasks = [asyncio.create_task(end.run()) for end in (self._local, self._remote)]
 
     def stop(self) -> None:

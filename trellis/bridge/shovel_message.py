@@ -68,7 +68,7 @@ class SourceMessage(NamedTuple):
 
 
 class MessageEditor:
-    """Returns the properties that a shovel or a federation link publishes for a message."""
+    """An editor of the properties that a shovel or a federation link publishes for a message."""
 
     def __init__(self, shovel: Shovel, node: str) -> None:
         """Prepare the editor. `node` is the name of this broker in the headers."""

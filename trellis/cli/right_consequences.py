@@ -1,4 +1,4 @@
-"""Consequences of permissions, topic rules, tags and roles that are set: the rights that are lost.
+"""The rights that users lose if permissions, topic rules, tags or roles are set.
 
 The broker answers `POST /api/consequences/permissions/...`, `.../roles/...` and `.../users/...`,
 and changes nothing. A command asks for a confirmation only if a right is lost, so each function

@@ -1,4 +1,4 @@
-"""Reads the records of the log, and asks the partition's leader for its tip.
+"""Reads the records of the log, and asks the leader of the log's partition for the log's tip.
 
 The tip is the offset of the next record to come.
 """

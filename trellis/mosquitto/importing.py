@@ -156,7 +156,11 @@ class MosquittoImport:
         return taken, files[0]
 
     def _add_anonymous(self, listeners: list[MosquittoListener]) -> None:
-        """Set `mqtt.anonymous` to true, loopback or false, whichever fits all listeners."""
+        """Set `mqtt.anonymous` to true, loopback or false, as the listeners require.
+
+        If no value fits all listeners, the value is false, and the report has the lines that permit
+        clients without a user name.
+        """
         conf = self._conf
         general = conf.general.value("allow_anonymous").lower()
         if conf.local_only:

@@ -26,7 +26,7 @@ _DISCARD: Final = struct.pack("ii", 1, 0)
 
 
 class ConnectionFence:
-    """Aborts the connections of all links of a LoopTurn, and the connections of HTTP clients.
+    """A fence that aborts the connections of all links of a LoopTurn, and of HTTP clients.
 
     `end(reason)` ends the process. `abort_http()` aborts the connections of HTTP clients, in the
     event loop.

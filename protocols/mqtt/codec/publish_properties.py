@@ -52,7 +52,10 @@ NO_PROPERTIES: Final = PublishProperties(b"", 0, -1, False)
 
 
 class PublishPropertiesReader:
-    """A reader of the properties of one connection's publications, with a cache by encoding."""
+    """A reader of the properties of one connection's publications.
+
+    Parsed properties are cached by their encoded bytes, unless they have a sequence number.
+    """
 
     def __init__(self) -> None:
         self._known: dict[bytes, PublishProperties] | None = None

@@ -7,6 +7,8 @@ Reading order:
     subscription_options   options of a subscription
     subscriptions          all subscriptions of a session
     inflight               packet identifiers of a session that are in use
+    exactly_once           acknowledgements of QoS 2
+    resending              sends the messages in flight again after a reconnect
     publish_writer         writes PUBLISH packets to a client
     shared_deliveries      attaches, drains and detaches shared subscriptions in slices
     inbox_consumer         delivers the messages of a session's inbox to its client

@@ -62,7 +62,7 @@ async def move(call: Call) -> Row:
 
 
 async def redrive(call: Call) -> Row:
-    """Redrive the dead letters of a queue: move them back to the queues in which they died.
+    """Redrive the dead letters of a queue: move them back to the queues that dead-lettered them.
 
     The body may have `count` (largest number of messages), `rate` (messages per second) and
     `dry_run` (only report the destinations).

@@ -1,6 +1,6 @@
 """Advice about users that the settings define: where to change them, and how to apply the change.
 
-The API cannot change such users. The errors of the API end with the advice.
+The API cannot change such users. The error of a request that would change one ends with the advice.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ _PUBLISH: Final = b"\x00\x3c\x00\x28\x00\x00"
 
 
 class StreamCursor:
-    """Reads the durable rows of a stream one by one, from `offset` on."""
+    """A reader of the durable rows of a stream, one by one, from `offset` on."""
 
     def __init__(self, stream: StreamQueue, offset: int) -> None:
         self.offset = offset

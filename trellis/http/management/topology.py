@@ -1,4 +1,4 @@
-"""Virtual hosts, exchanges and queues: list, create and delete them."""
+"""Virtual hosts, exchanges and queues: list, create, protect, pause, purge and delete them."""
 
 from __future__ import annotations
 
