@@ -352,7 +352,7 @@ def test_node_whose_event_loop_does_not_answer_ends(stuck: StuckDisk) -> None:
     assert stuck.owner.ends == []
     stuck.look(0.1)
     [reason] = stuck.owner.ends
-    assert "cannot be written" in reason and "event loop does not answer" in reason
+    assert "could not be written" in reason and "event loop does not answer" in reason
     assert len(stuck.requests) == 1
 
 

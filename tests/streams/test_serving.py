@@ -315,7 +315,7 @@ def test_rows_that_follow_are_fetched_without_the_earlier_ones(
 @pytest.mark.parametrize(
     ("arguments", "code", "text"),
     [
-        (["stream", "head", "none"], 1, "trellis: no stream 'none' in vhost '/'"),
+        (["stream", "head", "none"], 1, "trellis: there is no stream 'none' in vhost '/'"),
         (["stream", "head", "s", "--vhost", "none"], 1, "trellis: there is no vhost 'none'"),
         (
             ["stream", "head", "s", "--from", "41"],

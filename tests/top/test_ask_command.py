@@ -66,7 +66,7 @@ async def test_questions_are_answered_from_the_journal_of_a_running_broker(
     answered = (
         f"http://127.0.0.1:{broker.port('http')} answered a request of user 'admin' with status 404"
     )
-    assert error == f"trellis: {answered}: no stream 'none' in vhost '/'\n"
+    assert error == f"trellis: {answered}: there is no stream 'none' in vhost '/'\n"
     code, _, error = await command_line.run("asyncapi", "--stream", "all", user="stranger")
     assert code == 1 and "answered a request of user 'stranger' with status 401" in error
     code, _, error = await command_line.run("ask", "traffic", user="stranger")

@@ -324,7 +324,7 @@ async def test_a_role_names_the_users_that_lose_it(broker: Running, commands: Co
         ),
         "1 open connection will be closed, and 1 MQTT session with 1 message will end",
     ]
-    assert "users in all: 2" in await commands.fails("roles", "delete", "devices")
+    assert "users with this role: 2" in await commands.fails("roles", "delete", "devices")
     await commands.out("roles", "assign", "--none", "ann", "bob", "--yes")
     assert await client.socket.read_to_end()
     lines = await consequences(commands, "roles", "delete", "devices")

@@ -110,8 +110,8 @@ def send_all_and_read(port: int, data: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("request_line", "size", "status", "reason"),
     [
-        ("POST /api/definitions", contract.DOCUMENT_MAX, 503, "2 definitions documents"),
-        ("POST /api/definitions", contract.DOCUMENT_MAX + 1, 503, "2 definitions documents"),
+        ("POST /api/definitions", contract.DOCUMENT_MAX, 503, "2 imports of definitions"),
+        ("POST /api/definitions", contract.DOCUMENT_MAX + 1, 503, "2 imports of definitions"),
         ("PUT /api/vhosts/new", 8 << 20, 413, "exceeds the limit of 65536 bytes"),
     ],
 )

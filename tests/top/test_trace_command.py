@@ -124,7 +124,7 @@ async def test_traces_over_http(broker: Running) -> None:
     status, row = await api(broker, "GET", f"{path}/1")
     assert (status, row["reason"]) == (
         404,
-        "there is no trace 1 in vhost '/': a trace that is not read for 30 s ends by itself",
+        "there is no trace '1' in vhost '/': a trace that is not read for 30 s ends by itself",
     )
 
 
@@ -133,7 +133,7 @@ async def test_traces_over_http(broker: Running) -> None:
     [
         ({"topic": "a/#/b"}, "the filter of the trace is invalid: "),
         ({"topics": "a"}, "unknown field 'topics'; known are exchange, key, topic, user, client"),
-        ({"key": 3}, "'key' "),
+        ({"key": 3}, "the field 'key' "),
         ({"rate": -1}, "'rate' "),
     ],
 )

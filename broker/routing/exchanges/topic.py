@@ -77,8 +77,8 @@ class TopicExchange(Exchange):
             raise LimitExceeded(
                 # An AMQP client gets only 255 bytes of the text: reason and remedy come first.
                 f"too many different combinations of wildcards in the {count + 1} bindings of "
-                f"'{target.name[:40]}' (limits.pattern_nodes is {most}): use fewer combinations, "
-                f"or raise the limit; refused: binding '{binding.key[:200]}' to exchange "
+                f"'{target.name[:40]}' (limits.pattern_nodes is {most}): use fewer, or raise the "
+                f"limit; refused: binding '{binding.key[:200]}' to exchange "
                 f"'{self.name}', with which a lookup could visit {nodes} index nodes"
             )
 

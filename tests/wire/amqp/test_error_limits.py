@@ -195,7 +195,7 @@ def test_a_binding_above_the_limit_of_wildcards_closes_the_channel_with_406() ->
     assert wrong.text.startswith(
         "PRECONDITION_FAILED - too many different combinations of wildcards in the "
         f"{patterns.index(pattern) + 1} bindings of 'many' (limits.pattern_nodes is 200): use "
-        f"fewer combinations, or raise the limit; refused: binding '{pattern}' to exchange "
+        f"fewer, or raise the limit; refused: binding '{pattern}' to exchange "
         "'amq.topic', with which a lookup could visit "
     )
     reopen(client)
