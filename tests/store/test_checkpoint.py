@@ -380,9 +380,9 @@ def test_file_that_cannot_be_quarantined_is_kept() -> None:
     for refusing in (True, False):
         again = Log(disk, 500)
         [finding] = again.recovery.findings
-        assert ("not copied to the quarantine: No space left on device" in finding.reason) == refusing and bool(
-            finding.copy
-        ) != refusing
+        assert (
+            "not copied to the quarantine: No space left on device" in finding.reason
+        ) == refusing and bool(finding.copy) != refusing
         for position in range(1, 11):
             again.log.settle(3, position)
         assert bool(files_worth_checkpoint(again.log)) != refusing
