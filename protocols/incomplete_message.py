@@ -46,9 +46,9 @@ class IncompleteMessage(Task):
         self._times_blocked = connection.times_blocked
 
     def run(self) -> None:
-        """Close the connection if the memory alarm has blocked it since the time limit began.
+        """Close the connection if it stayed blocked for the time limit and the memory alarm is on.
 
-        If only the disk alarm is on, the connection stays open, because incomplete messages take
+        If only the disk alarm is on, the time limit begins again, because incomplete messages take
         no disk space.
         """
         connection = self._connection

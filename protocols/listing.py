@@ -28,5 +28,5 @@ def _slowness(connection: Connection) -> str:
     if connection.paused:
         return "reads too slowly"
     if connection.blocked:
-        return "waits for the end of an alarm"
+        return "blocked by an alarm"
     return connection.throttled or ("waits" if connection.stalled else "")

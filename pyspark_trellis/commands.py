@@ -26,8 +26,8 @@ from pyspark_trellis.spark_topics import SparkTopics
 def run(arguments: argparse.Namespace) -> int:
     """Run the job that the arguments name; return its exit code.
 
-    The start and end offsets of a local journal are checked before Spark starts. Raises
-    PipelineError.
+    With a local Spark master, the start and end offsets of the journal are checked before Spark
+    starts, also if the journal is read over HTTP. Raises PipelineError.
     """
     if getattr(arguments, "wait", False):
         try:

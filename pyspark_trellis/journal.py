@@ -169,7 +169,7 @@ class JournalStream:
         raise NotImplementedError
 
     def scanned(self, span: JournalSpan, until: int) -> SegmentScan:
-        """Return the positions of the batches of a segment, at least up to the offset `until`.
+        """Return the known positions of batches of a segment, at least up to the offset `until`.
 
         `span` must come from the last call of `spans`. Raises PipelineError.
         """

@@ -108,7 +108,8 @@ class KeptReports:
             self._directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise PipelineError(
-                f"cannot create the directory {self._directory}: {error.strerror}"
+                f"--keep: cannot create the directory {self._directory}: {error.strerror}; name a "
+                "directory that this user may create"
             ) from None
         path = self._directory / report.ends_at.strftime(_NAME)
         document = {"format": _FORMAT} | asdict(report)

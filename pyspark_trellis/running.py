@@ -45,7 +45,7 @@ def spark_of(arguments: argparse.Namespace, progress: PipelineProgress) -> Itera
         progress.say(f"starting Spark on {arguments.master}")
         java_output = Path(scratch, "java.txt")
         try:
-            with _stderr_to(java_output):
+            with _output_to(java_output):
                 spark = session.start(
                     arguments.master,
                     f"trellis pipeline {arguments.job}",
@@ -78,7 +78,7 @@ def spark_of(arguments: argparse.Namespace, progress: PipelineProgress) -> Itera
 
 
 @contextmanager
-def _stderr_to(path: Path) -> Iterator[None]:
+def _output_to(path: Path) -> Iterator[None]:
     """Redirect stdout and stderr to a file while the block runs.
 
     The file also gets the output of processes that start meanwhile, such as the warnings that Java

@@ -1,9 +1,8 @@
-"""Clients of Spark Connect (`sc://HOST:PORT`), which have neither a SparkContext nor a JVM in this
-process.
+"""Clients of Spark Connect (`sc://HOST:PORT`): this process has no SparkContext and no JVM.
 
-    is_connect    True if a session is such a client
-    connected     a session of a server, with this code
-    sent          a value for Python workers: broadcast, or uploaded as a file
+is_connect    True if a session is such a client
+connected     a session of a server, which gets the code of the Python workers as a zip file
+sent          a value for Python workers: broadcast, or uploaded as a file
 """
 
 from __future__ import annotations

@@ -61,8 +61,8 @@ def deaths_of(headers: Mapping[str, object]) -> list[Death]:
 def would_cycle(deaths: Sequence[Death], queue: str) -> bool:
     """True if a message with these deaths would go round in a dead letter cycle through `queue`.
 
-    The cycle exists if the message died in that queue before, and no consumer has rejected the
-    message since.
+    The cycle exists if the message died in that queue before, and neither this death nor a later
+    death was a rejection by a consumer.
     """
     for death in deaths:
         if death.get("reason") == "rejected":

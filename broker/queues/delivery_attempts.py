@@ -1,4 +1,4 @@
-"""The number of returns of a message: recorded in the store, and sent to consumers as a header.
+"""The number of times that a message was requeued: recorded in the store, sent in a header.
 
 The header belongs to the deliveries of one queue: a message that the queue dead-letters, or that an
 operator moves, leaves the queue without the header.

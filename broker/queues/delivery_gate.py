@@ -75,8 +75,8 @@ class DeliveryGate:
     def write_exact(self, known: list[ReturnedMessage]) -> None:
         """Store exactly which waiting messages were delivered before, for a clean stop.
 
-        `known` has at least all waiting messages that were delivered and returned. A message in
-        `known` whose number of returns is 0 was never delivered.
+        `known` has at least all waiting messages that were delivered and requeued. A message in
+        `known` that was requeued 0 times was never delivered.
         """
         raise NotImplementedError
 

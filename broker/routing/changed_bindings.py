@@ -204,7 +204,7 @@ def _empty_copy(rules: Exchange) -> Exchange:
 def _add(exchange: Exchange, binding: Binding) -> None:
     """Add a binding to an exchange of the trial, unless the exchange has an equal binding.
 
-    The destination of the binding does not change.
+    Only the exchange is changed: the destination's `bound_to` does not get the exchange.
     """
     if exchange.bindings.get(binding.destination, binding.identity) is None:
         exchange.bindings.put(binding)

@@ -8,11 +8,11 @@ discarded.
 A dead letter cycle is a chain of dead letter exchanges that leads a message back to a queue which
 discarded it before; without a check, the message would circulate forever. So before a dead letter
 is routed, `Planner.plan_keys` compares its destinations with `x-death`: the message does not go to
-a queue that discarded it before, unless a consumer has rejected the message since (`would_cycle` in
-messages/x_death.py). A message without another destination ends with the fate "looped", and so does
-a message that would become more than COPIES_MAX copies (`count_copies`). The destinations of a
-message that becomes a dead letter because a consumer rejected it are not checked: the consumer
-decides each time whether the message circulates again.
+a queue that discarded it before, unless a consumer rejected the message in that queue or later
+(`would_cycle` in messages/x_death.py). A message without another destination ends with the fate
+"looped", and so does a message that would become more than COPIES_MAX copies (`count_copies`). The
+destinations of a message that becomes a dead letter because a consumer rejected it are not checked:
+the consumer decides each time whether the message circulates again.
 
 Each queue that discards messages has one job (QueueMoves), which publishes them in the order in
 which they were discarded. A job is bulk work of the agenda: deliveries go first, and the jobs of

@@ -108,7 +108,7 @@ def options_of(vhost: str, row: Mapping[str, object]) -> VirtualHostOptions:
     protected = known.get("protected_from_deletion", False)
     if not isinstance(protected, bool):
         raise PreconditionFailed(
-            f"vhost '{vhost}': 'protected_from_deletion' must be true or false"
+            f"vhost '{vhost}': 'protected_from_deletion' is {protected!r}; write true or false"
         )
     limits = known.get("limits")
     return VirtualHostOptions(

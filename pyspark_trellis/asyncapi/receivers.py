@@ -27,7 +27,10 @@ UNOBSERVED_MAX: Final = 1_000
 
 @dataclass
 class AddressReceivers:
-    """The receivers of an address: queues, and MQTT subscriptions by the number of the binding."""
+    """The receivers of an address: queues, and the numbers of the bindings of MQTT subscriptions.
+
+    `subscriptions` has indexes in `DefinitionsFile.bindings`.
+    """
 
     queues: set[str] = field(default_factory=set)
     subscriptions: set[int] = field(default_factory=set)

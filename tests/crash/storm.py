@@ -1,4 +1,4 @@
-"""A storm: a broker is started and killed again and again on one data directory, with clients.
+"""A storm: clients work while a broker is started and killed again and again, with the same data.
 
 start -> check definitions -> clients work -> kill -9 -> start -> ... -> kill -9 -> start -> clients
 finish -> read all queues -> compare with the ledgers of the clients

@@ -286,10 +286,10 @@ def test_lost_offsets_are_named(tmp_path: Path) -> None:
 
 
 def test_a_timestamp_that_is_no_time_is_none(spark: SparkSession, tmp_path: Path) -> None:
-    """A publisher may send any 64-bit number as the timestamp of a message.
+    """Check that Spark reads a timestamp that is no valid time in seconds as None.
 
-    If the number is no valid time in seconds, Spark must read the timestamp as None. The row itself
-    must not be lost.
+    A publisher may send any 64-bit number as the timestamp of a message. The row itself must not be
+    lost.
     """
     timestamps = [
         1_700_000_000,

@@ -79,7 +79,7 @@ def agree(state: ClusterState, records: list[Entry], seed: int) -> list[str]:
 
 
 def compare(count: int, first_seed: int) -> None:
-    """Compare both judges on `count` random logs, each read from several beginnings."""
+    """Compare both judges on `count` random logs, each read from several starting records."""
     outcomes: Counter[tuple[str, str]] = Counter()
     beginnings: Counter[str] = Counter()
     epochs: Counter[int] = Counter()

@@ -121,7 +121,10 @@ async def fill(broker: Running) -> None:
 async def test_the_command_knows_the_columns_of_each_kind(
     start: Start, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`trellis list` must know the columns: it refuses an unknown one also if the list is empty."""
+    """Check that `trellis list` knows all columns of each kind of list.
+
+    With these columns, the command refuses an unknown column also if the list is empty.
+    """
     topics = {"topics": ("home/#",)}
     broker = await start(users=[KNOWN, ADMIN], metrics=topics, **secure(authority))
     await fill(broker)

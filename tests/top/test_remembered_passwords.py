@@ -1,4 +1,4 @@
-"""Tests of remembered passwords: the password of a client that reconnects is not hashed."""
+"""Tests of remembered passwords: the password of a client that reconnects is not hashed again."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def parse_uri(text: str) -> AmqpUri:
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     for name in options:
         if name not in (*OPTIONS, *IGNORED):
-            raise ValueError(f"unknown option '{name}'; known are {', '.join(OPTIONS)}")
+            raise ValueError(f"unknown option '{name}'; the options are {', '.join(OPTIONS)}")
     verify = options.get("verify", "verify_peer")
     if verify not in ("verify_peer", "verify_none"):
         raise ValueError("the option 'verify' must be verify_peer or verify_none")

@@ -117,7 +117,7 @@ class AsyncioClient:
         """Open a connection and send CONNECT. Raises OSError or ValueError.
 
         `session_expiry` is in seconds; `receive_maximum` is a number of messages. With MQTT 3.1.1,
-        both are not sent, because its CONNECT has no fields for them.
+        neither is sent, because its CONNECT has no fields for them.
         """
         more: dict[str, Any] = {}
         if self.version == MQTT5:

@@ -194,9 +194,9 @@ class ShovelLink:
     async def _consume(self, queue: str) -> None:
         """Begin to consume from the queue of the source. Raises LinkLost.
 
-        The link of a federated exchange is the only consumer of its queue. The queue's name has the
-        name of this broker. So two brokers with one name would share the queue, and each of them
-        would get only some of the messages.
+        The link of a federated exchange consumes exclusively. The queue's name has the name of this
+        broker. So two brokers with one name would otherwise share the queue, and each of them would
+        get only some of the messages.
         """
         source, federation = self._source, self._shovel.kind == contract.FEDERATION
         try:

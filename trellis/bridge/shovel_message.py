@@ -40,7 +40,7 @@ class PropertyBytes(pika.BasicProperties):  # type: ignore[misc]
         self.data = data
 
     def decode(self, encoded: bytes, offset: int = 0) -> PropertyBytes:
-        """Store the properties in a received header frame, undecoded; return this object."""
+        """Keep the properties of a received header frame, still encoded; return this object."""
         self.data = bytes(encoded[offset:])
         return self
 

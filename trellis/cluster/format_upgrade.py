@@ -48,7 +48,7 @@ class FormatUpgrade:
             self._note_late(in_force, nodes_without(in_force + 1, nodes, reports, wall))
 
     def _note_late(self, in_force: int, names: list[str]) -> None:
-        """Log the nodes in `names`, because of which the owner keeps the format `in_force`.
+        """Log the other nodes in `names`, because of which the owner keeps the format `in_force`.
 
         Log nothing if the last call named the same nodes.
         """

@@ -43,7 +43,8 @@ _OUT_OF_RANGE: Final = (
 class KafkaReader:
     """A consumer of the partition of the log.
 
-    One thread calls `read`; another thread may call `rest`, which pauses fetching.
+    One thread calls `read`; another thread may call `rest`, which pauses fetching if
+    no read came for IDLE_SECONDS.
     """
 
     def __init__(self, cluster: ClusterSettings, group: str, topic: KafkaTopic) -> None:

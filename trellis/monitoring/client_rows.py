@@ -1,4 +1,4 @@
-"""Rows of clients for `trellis list`: AMQP channels and consumers, users, retained messages."""
+"""Rows for `trellis list`: AMQP channels and consumers, users, retained messages."""
 
 from __future__ import annotations
 

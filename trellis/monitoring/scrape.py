@@ -114,7 +114,7 @@ class DetailedScrape:
 
 
 def queues_of(vhost: VirtualHost) -> Iterator[tuple[VirtualHost, Queue]]:
-    """Yield the present queues and inboxes of a virtual host.
+    """Yield each present queue and inbox of a virtual host, with the virtual host.
 
     A queue or inbox that is deleted during the iteration is skipped.
     """

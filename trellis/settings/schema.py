@@ -267,13 +267,21 @@ class UserSettings(Section, frozen=True, kw_only=True):
         str, option("output of `trellis hash-password`", check=check_hash, secret=True)
     ]
     configure: Annotated[
-        str, option("pattern for the names that the user may declare and delete", check=check_regex)
+        str,
+        option(
+            "regular expression for the names that the user may declare and delete",
+            check=check_regex,
+        ),
     ] = ".*"
     write: Annotated[
-        str, option("pattern for the names that the user may publish to", check=check_regex)
+        str,
+        option("regular expression for the names that the user may publish to", check=check_regex),
     ] = ".*"
     read: Annotated[
-        str, option("pattern for the names that the user may consume from", check=check_regex)
+        str,
+        option(
+            "regular expression for the names that the user may consume from", check=check_regex
+        ),
     ] = ".*"
     loopback_only: Annotated[bool, option("accept this user from this machine only")] = False
     administrator: Annotated[

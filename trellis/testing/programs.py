@@ -2,9 +2,9 @@
 
     broker: ForkedProgram ---> spawner (spawner.py): forks ---> run(): the gateway
 
-The broker sends the name of the program's module, and the descriptors that the program inherits.
-Before these, it sends its error output, and one end of a pair of sockets. On the other end, the
-broker reads two lines: the number of the program's process, and its exit code when it has ended.
+The broker sends the spawner the name of the program's module, and descriptors: one end of a socket
+pair, the broker's error output, and the descriptors that the program inherits. On the other end of
+the pair, the broker reads two lines: the program's process ID, and its exit code after its end.
 """
 
 from __future__ import annotations

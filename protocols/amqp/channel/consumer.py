@@ -110,8 +110,8 @@ class AmqpConsumer(Consumer):
     def deliver(self, message: Message, sequence: i64) -> None:
         """Write a message that is delivered for the first time. Hot path.
 
-        `sequence` is the message's sequence number in the queue. If the message does not fit into a
-        frame of the client, write nothing and stop the consumer.
+        `sequence` is the message's sequence number in the queue. If the message's properties do not
+        fit into one frame of the client, write nothing and stop the consumer.
         """
         number: i64
         content = message.content

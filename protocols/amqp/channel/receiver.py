@@ -304,7 +304,7 @@ class ChannelReceiver(ConsumerOwner):
             self._connection.agenda.add(self)
 
     def run(self) -> None:
-        """Close the channel, because a message does not fit into a frame of the client."""
+        """Close the channel: the properties of a message do not fit into a frame of the client."""
         if self._set_aside:
             queue = self._set_aside[0].consumer.queue
             error = AmqpError(

@@ -95,7 +95,7 @@ class Frames(Encoding):
         return content[19:end]
 
     def whole_header(self, content: bytes) -> bytes:
-        """Return the content header: class, weight, body size, property flags and properties."""
+        """Return the content header of an encoded content: the payload of its header frame."""
         end: i64 = 7 + i64(read_i32_be(content, 3))
         return content[7:end]
 

@@ -19,7 +19,7 @@ TAG: Final = 16
 class MqttCodec(Codec):
     """Converts MQTT contents to their form in the store's log, and back.
 
-    The parameters in the log are one byte, the number of the encoding, which is a bit mask. Bit 0:
+    The parameters in the log are one byte, the code of the encoding, which is a bit mask. Bit 0:
     the content begins with properties; bit 1: the message was published with RETAIN; bit 2: with
     QoS 2.
     """

@@ -94,8 +94,8 @@ class SharedDeliveries(BulkTask):
     def refuse(self, membership: SharedSubscription, retry: bool) -> None:
         """Record that the session had no room for a message of this shared subscription.
 
-        The subscription is drained as soon as the session has room. `retry` is True if the client
-        has nothing to acknowledge, so that no acknowledgement tells when the session has room.
+        The subscription is drained after the client's next acknowledgement. If `retry` is True, the
+        client has nothing to acknowledge, and the subscription is drained after RETRY_MS.
         """
         if not membership.refused:
             membership.refused = True

@@ -34,7 +34,7 @@ def test_the_same_with_many_seeds(first: int) -> None:
 
 
 class WithoutRemovals(StandbyDirectory):
-    """Wrong on purpose: a cluster whose batches lack the removals of definitions."""
+    """The directory of a standby that is wrong on purpose: batches lack removals of definitions."""
 
     def encode(self, batch: DurableBatch) -> bytes:
         changes = [change for change in batch.changes if not isinstance(change[1], Undefined)]

@@ -126,7 +126,10 @@ def test_an_exchange_behind_another_exchange_filters_too() -> None:
 
 
 def behind(alternate: str = "") -> Amqp:
-    """Return a client with a fanout exchange `f` that leads to the exchange `x`."""
+    """Return a client with a fanout exchange `f` that leads to the deduplication exchange `x`.
+
+    `alternate` is the alternate exchange of `x`; "" for none.
+    """
     client = World().amqp()
     client.queue("other", "amq.fanout", "")
     given: dict[str, Any] = {"x-cache-size": 100, "x-cache-ttl": 100}

@@ -111,7 +111,8 @@ class ScopedIdentity(Identity):
 
         Scopes are compared with the binding key as text. A `#` in the key also matches zero words,
         so the scopes must allow the key and each shorter key without one or more of its `#`. A
-        scope that is equal to the binding key allows the key without this check.
+        scope that is equal to the binding key allows the key without this check. Return READ_NONE
+        for a key with more than MAX_WILDCARDS `#`, whatever the scopes are.
         """
         words = key.split(".")
         gaps = words.count("#")

@@ -1,4 +1,4 @@
-"""The login of the web page: its body, and the cookie of its session."""
+"""The login of the web page: the body of the login request, and the cookie of the session."""
 
 from __future__ import annotations
 
