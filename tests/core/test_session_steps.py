@@ -14,6 +14,7 @@ from broker.agenda import Agenda
 from protocols.connection import Connection
 from protocols.mqtt.options import MqttOptions
 from protocols.mqtt.session.deadlines import TASKS_PER_SLICE, Deadlines
+from protocols.mqtt.session.shared import LEFT_MAX
 from protocols.mqtt.session.shared_deliveries import MEMBERSHIPS_PER_SLICE
 from tests.clients import World, mqtt_publish, packet, text
 from tests.core.test_deadlines import Note
@@ -198,3 +199,52 @@ def test_the_cancellation_of_very_many_deadlines_takes_few_steps_each() -> None:
     agenda.advance(many + 1, 0.0)
     agenda.turn()
     assert len(ran) == 1 and not len(deadlines)
+
+
+def test_messages_in_flight_to_very_many_sessions_that_leave_a_group_move_in_several_turns() -> (
+    None
+):
+    options = MqttOptions()
+    options.receive_maximum = room = 256
+    world = World(mqtt=options)
+    many = 8 * LEFT_MAX // room
+    clients = [shared(world, ["f"], f"c{number}") for number in range(many)]
+    writer = world.mqtt("w")
+    for number in range(many * room):
+        writer.send(mqtt_publish("f", b"%d" % number, qos=1, packet_id=1))
+    world.settle(*clients)
+    given = [publications(client.data_to_send()) for client in clients]
+    assert [len(each) for each in given] == [room] * many
+    leave = packet(0xA2, b"\0\2" + text("$share/g/f"))
+    counts = []
+    for client in clients:
+        counts += [steps(lambda client=client: client.receive_data(leave)), *turns(world)]  # type: ignore[misc]
+    assert max(counts) < 30 * (LEFT_MAX + room)
+    # No message is lost: each session gets its messages again.
+    for number, client in enumerate(clients):
+        client.on_closed()
+        again, _ = returned(world, f"c{number}")
+        world.settle(again)
+        resent = publications(again.data_to_send())
+        assert {one.body for one in resent} == {one.body for one in given[number]}
+        assert all(one.dup for one in resent)
+        for one in resent:
+            again.receive_data(puback(one.packet_id))
+        world.settle(again)
+    world.copies()
+
+
+def test_an_unsubscribe_from_very_many_groups_is_carried_out_in_slices() -> None:
+    world = World()
+    many = 600
+    client = shared(world, topics(many))
+    writer = world.mqtt("w")
+    for name in topics(many):
+        writer.send(mqtt_publish(name, b"x", qos=1, packet_id=1))
+    world.settle(client)
+    assert len(publications(client.data_to_send())) == many
+    names = b"".join(text(f"$share/g/{name}") for name in topics(many))
+    counts = [steps(lambda: client.receive_data(packet(0xA2, b"\0\2" + names))), *turns(world)]
+    assert len(counts) > many // 60 and max(counts) < 20_000
+    world.settle(client)
+    assert len(world.mqtt_front.sessions.groups) == 0

@@ -58,9 +58,11 @@ READ_SLICE: Final = 4_000
 READ_BYTES: Final = 262_144
 #: Limits of the subscribing in one turn of the event loop: the number of topic filters, and the sum
 #: of their levels. The cost of a filter grows with its levels: 500 filters of 128 levels take 13 ms
-#: in interpreted Python. At least one filter is handled in each turn.
+#: in interpreted Python. A shared subscription may begin or end a group, so it counts as
+#: SHARED_LEVELS further levels. At least one filter is handled in each turn.
 FILTERS_PER_SLICE: Final = 500
 LEVELS: Final = 5_000
+SHARED_LEVELS: Final = 100
 #: The return code of levels 3 and 4 for each reason code of level 5 (the index).
 _CODES_4: Final = bytes(code if code <= EXACTLY_ONCE else FAILURE for code in range(256))
 
@@ -148,8 +150,7 @@ class SubscriptionChange(Task):
         self._at = 0
 
     def begin(self) -> int:
-        """Carry out the first slice of the task, and return the number of topic filters that it
-        read.
+        """Carry out the first slice; return the number of topic filters that were read.
 
         Raises MalformedPacket.
         """
@@ -217,7 +218,8 @@ class SubscriptionChange(Task):
         requests = self._requests[self._at : self._at + FILTERS_PER_SLICE]
         levels = 0
         for number, request in enumerate(requests):
-            levels += (1 + request.topic_filter.count("/")) * self._weight
+            further = SHARED_LEVELS if request.topic_filter.startswith(SHARE) else 0
+            levels += (1 + request.topic_filter.count("/") + further) * self._weight
             if levels > LEVELS and number:
                 return requests[:number]
         return requests

@@ -5,14 +5,15 @@
                 --QoS 2----> queue of the group --> a GroupConsumer with room --> session's inbox
 
 A QoS 1 message returns to the group if the connection of a member ends before the member has
-acknowledged the message. If the group has ended, the message stays with the member's session, which
-sends it again. A QoS 2 message belongs to the session to which it was delivered, and goes to no
-other session [MQTT-4.8.2-4], [MQTT-4.8.2-5]. A group exists while it has members.
+acknowledged the message. If the group has ended, or very many messages are in flight to sessions
+that have left it, the message stays with the session, which sends it again. A QoS 2 message belongs
+to the session to which it was delivered, and goes to no other session [MQTT-4.8.2-4],
+[MQTT-4.8.2-5]. A group exists while it has members.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from mypy_extensions import i64
 
@@ -35,6 +36,11 @@ from protocols.mqtt.session.inbox_consumer import NOWHERE
 from protocols.mqtt.session.interfaces import SharedSubscription
 from protocols.mqtt.session.session import Session
 from protocols.mqtt.session.subscription_options import Addressed, identifier_property
+
+#: Limits of the sessions that have left a group, and of the group's messages in flight to them. The
+#: last member to leave moves these messages in one turn of the event loop.
+LEAVERS_MAX: Final = 16
+LEFT_MAX: Final = 512
 
 
 class GroupConsumer(Consumer):
@@ -209,8 +215,8 @@ class SubscriptionGroup(Subscriber):
         self._groups: SubscriptionGroups | None = groups
         self._turn = 0
         #: Connected sessions that have left the group while messages of the group were in flight to
-        #: them.
-        self._leavers: list[Session] = []
+        #: them, and the numbers of these messages.
+        self._leavers: dict[Session, int] = {}
         #: The QoS of the group's binding: the highest QoS that a member was granted; -1 if the
         #: group is not bound.
         self._qos = -1
@@ -300,14 +306,35 @@ class SubscriptionGroup(Subscriber):
         """Remove a member; the group ends with its last member."""
         self.members.remove(member)
         left = member.session
-        if left.outlet is not None and self.inbox.unacked > 0 and self._in_flight_to(left):
-            # The other sessions have returned their messages when they were disconnected.
-            others = [one for one in self._leavers if one.outlet is not None and one is not left]
-            self._leavers = [*others, left]
+        if left.outlet is not None and self.inbox.unacked > 0:
+            self._keep_or_leave(left)
         if self.members:
             self.bind(ticket)
         else:
             self.end(ticket)
+
+    def _keep_or_leave(self, left: Session) -> None:
+        """Handle the messages in flight to a connected session that has left the group.
+
+        The messages stay with the group: if the connection ends, another member gets them. But if
+        the messages of all such sessions exceed a limit (LEAVERS_MAX, LEFT_MAX), they belong to the
+        session from now on, as at the end of the group.
+        """
+        deliveries = self._in_flight_to(left)
+        # Sessions that were disconnected have returned their messages.
+        self._leavers = {
+            session: count
+            for session, count in self._leavers.items()
+            if session.outlet is not None and session is not left
+        }
+        if not deliveries:
+            return
+        if len(self._leavers) < LEAVERS_MAX and (
+            sum(self._leavers.values()) + len(deliveries) <= LEFT_MAX
+        ):
+            self._leavers[left] = len(deliveries)
+        else:
+            _leave_to(left, deliveries)
 
     def end(self, ticket: Ticket | None) -> None:
         """End the group, and remove it from the store.
@@ -321,12 +348,12 @@ class SubscriptionGroup(Subscriber):
                 deliveries = self._in_flight_to(session)
                 if deliveries:
                     _leave_to(session, deliveries)
-            self._leavers = []
+            self._leavers = {}
             delete_subscriber(self.vhost, self, ticket)
 
     def _receivers(self) -> list[Session]:
         """Return the sessions to which messages of the group may be in flight."""
-        return [member.session for member in self.members] + self._leavers
+        return [member.session for member in self.members] + list(self._leavers)
 
     def _in_flight_to(self, session: Session) -> list[Delivery]:
         """Return the deliveries of the group's messages that a session has not acknowledged."""
