@@ -219,7 +219,7 @@ def test_rows_that_retention_removes_after_the_plan_are_lost_without_an_archive(
         served.publish("lost", first, first + 20, 1_000)
     assert stream.bounds().first > 0
     columns = projection(["offset"])
-    with pytest.raises(PipelineError, match="with status 410: .* does not exist, or retention"):
+    with pytest.raises(PipelineError, match=r"with status 410: .* does not exist, or retention"):
         list(SelectedRows(columns, {}).batches(pieces[0]))
     lenient = SelectedRows(columns, {"failondataloss": "false"})
     offsets = [
