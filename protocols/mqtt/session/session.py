@@ -400,7 +400,7 @@ class Session(Subscriber):
         window = self.in_flight
         sequence: i64 = window.number_of(packet_id)
         delivery = window.get(sequence)
-        if delivery is None or delivery.message.qos == EXACTLY_ONCE:
+        if delivery is None or delivery.message.qos == EXACTLY_ONCE or packet_id == 0:
             return False
         self.settle(sequence)
         return True

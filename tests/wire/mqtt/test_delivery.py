@@ -156,6 +156,21 @@ def test_packet_identifiers_wrap_around_and_none_is_used_twice_in_flight() -> (
     assert seen == 66_000
 
 
+def test_a_puback_with_the_identifier_0_acknowledges_no_message() -> None:  # [MQTT-2.3.1-1]
+    world = with_window(65_535)
+    reader, writer = keeper(world, ("a", 1)), here(world, "w")
+    writer.connection.receive_data(mqtt_publish("a", b"x", 1, 1) * 65_535)
+    received = 0
+    while received < 65_535:
+        writer.read()
+        given = publications(reader.read())
+        received += len(given)
+    assert given[-1].packet_id == 65_535  # 0 stands for the same place in the window.
+    reader.send(puback(0))
+    assert reader.connection.finished
+    assert world.inbox("k").unacked == 65_535
+
+
 @pytest.mark.parametrize("receive_maximum", [1, 2, 10])
 @pytest.mark.parametrize("qos", [1, 2])
 def test_no_more_than_the_window_is_in_flight(receive_maximum: int, qos: int) -> None:
