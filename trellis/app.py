@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 import uvloop
 
 import trellis
-from broker.replication.records import ReplicationError
+from broker.replication.errors import ReplicationError
 from broker.store.disk import Disk, Lock, RealDisk, StoreError
 from broker.store.opening import OpenedStore
 from trellis import logs
@@ -38,11 +38,10 @@ from trellis.server.shutdown import shut_down
 from trellis.server.signals import SignalHandlers
 from trellis.server.store_writer import pause_writer
 from trellis.settings import Loaded, NodeSettings, Settings, SettingsError
-from trellis.standby import StandbyServer, describe_node
-from trellis.switching import Switching, lease_to
 
 if TYPE_CHECKING:
     from trellis.cluster.membership import Membership
+    from trellis.switching import Switching
 
 #: Exit codes: a clean stop, a store that can no longer be written, and a start that failed for a
 #: reason that the operator can correct.
@@ -245,6 +244,9 @@ class App:
                 )
                 if self._membership is not None:
                     assert opened is not None
+                    # Imported here, because only nodes of a cluster need the module.
+                    from trellis.switching import lease_to
+
                     self._switching = lease_to(node, self._membership, opened)
                 opened = None  # The restored state is in the broker now, so free this copy of it.
                 http = self.http = HttpService(node)
@@ -302,6 +304,9 @@ class App:
         the broker is stopped before this node owns the log. Raises SettingsError, ListenError,
         StoreError, ReplicationError.
         """
+        # Imported here, because only nodes of a cluster need the module.
+        from trellis.standby import StandbyServer, describe_node
+
         settings = self.settings
         if directory is None:
             raise SettingsError(

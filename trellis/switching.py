@@ -25,7 +25,7 @@ from collections.abc import Coroutine
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from broker.replication.records import ReplicationError
+from broker.replication.errors import ReplicationError
 from broker.store.opening import OpenedStore
 from trellis import logs
 from trellis.server.fence import ConnectionFence

@@ -24,9 +24,10 @@ from typing import Final
 
 from broker.replication.compaction import LogCompaction
 from broker.replication.contract import Apply, ReceivedBatch, ReplicaDiverged, ReplicaFull
+from broker.replication.errors import ReplicationError
 from broker.replication.formats import FORMATS, Formats
 from broker.replication.payload import Payload
-from broker.replication.records import REMEDY, ClusterState, ReplicationError
+from broker.replication.records import REMEDY, ClusterState
 from broker.replication.warm_survivors import WarmSurvivors
 from broker.store.batch_records import Records
 from broker.store.catalog import Catalog, CatalogUnwritten

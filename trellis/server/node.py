@@ -9,14 +9,13 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import trellis
 from broker.access.identity import Authenticator
 from broker.broker import Broker
 from broker.errors import BrokerError
 from broker.limits import BrokerLimits
-from broker.replication.figures import ClusterFigures
 from broker.routing.topic_groups import TopicGroups
 from broker.store.audit import Actor, AuditTrail
 from broker.store.disk import Disk, RealDisk
@@ -57,6 +56,9 @@ from trellis.server.turn import LoopTurn
 from trellis.settings import Loaded, Settings, SettingsError, fill
 from trellis.telemetry.service import telemetry_from_settings
 from trellis.topic_summaries.service import TopicSummaries
+
+if TYPE_CHECKING:
+    from broker.replication.figures import ClusterFigures
 
 #: Largest number of filters in `metrics.topics`: each is compared with each unroutable topic.
 TOPIC_GROUPS_MAX: Final = 100

@@ -15,7 +15,6 @@ from typing import Final
 
 from broker.broker import Broker
 from broker.definitions.restore import RestoreReport, SessionRestorer, restore_broker
-from broker.replication.adoption import leave_cluster
 from broker.store.codecs import Codecs
 from broker.store.disk import Disk, StoreError
 from broker.store.findings import CUT
@@ -123,6 +122,9 @@ def adopt_directory(disk: Disk, directory: Path) -> str:
     Return "" if the directory belongs to no cluster. Afterwards a broker without a cluster may use
     the directory. The caller must have locked the directory. Raises StoreError.
     """
+    # Imported here, because no other start needs the package of the replicated log.
+    from broker.replication.adoption import leave_cluster
+
     left = leave_cluster(disk, str(directory))
     if left.name:
         logs.warning(
