@@ -7,7 +7,6 @@ import gc
 import os
 import signal
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -136,6 +135,9 @@ def open_data_directory(settings: Settings) -> Path | None:
     if directory is None:
         return None
     try:
+        # Imported here, because a broker in memory does not need the module and its compressors.
+        import tempfile
+
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=directory):
             pass

@@ -24,7 +24,6 @@ from trellis.monitoring import (
     node_metrics,
     stream_protocol,
 )
-from trellis.monitoring.archive_metrics import add_archive
 from trellis.monitoring.bridge_metrics import add_bridges
 from trellis.monitoring.cluster_metrics import add_cluster
 from trellis.monitoring.http_counters import HttpCounters
@@ -33,7 +32,6 @@ from trellis.monitoring.login_metrics import add_logins
 from trellis.monitoring.pace import Pace
 from trellis.monitoring.page import OBJECTS_MAX, MetricsPage
 from trellis.monitoring.scrape import queues_of
-from trellis.monitoring.telemetry_metrics import add_telemetry
 from trellis.server.node import BrokerNode
 from trellis.server.store_writer import DurableStoreWriter, StoreWriter
 
@@ -74,10 +72,16 @@ async def aggregated_metrics(node: BrokerNode, http: HttpCounters) -> MetricsPag
     _state(page, node)
     if node.cluster_figures is not None:
         add_cluster(page, node.cluster_figures())
+    # Imported here, because most brokers have neither an archive nor telemetry. Nearly all that the
+    # two modules need was loaded at the start.
     if node.archive is not None:
+        from trellis.monitoring.archive_metrics import add_archive
+
         add_archive(page, node.archive)
     add_bridges(page, node.bridges)
     if node.telemetry is not None:
+        from trellis.monitoring.telemetry_metrics import add_telemetry
+
         add_telemetry(page, node.telemetry)
     return page
 

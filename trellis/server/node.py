@@ -26,11 +26,8 @@ from protocols.amqp.options import AmqpOptions
 from protocols.mqtt.front import MqttFront
 from protocols.mqtt.options import MqttOptions
 from trellis import logs
-from trellis.archive.contract import Open
-from trellis.archive.service import ArchiveService
 from trellis.auth.authenticate import Accounts
 from trellis.auth.rates import PublishRates
-from trellis.auth.tokens.authenticator import TokenAuthenticator
 from trellis.bridge.contract import SHOVEL
 from trellis.bridge.definitions import cluster_name, local_amqp, mqtt_bridge
 from trellis.bridge.service import BridgeService
@@ -54,11 +51,13 @@ from trellis.server.store_writer import DurableStoreWriter, StoreWriter, pause_w
 from trellis.server.topic_collector import TopicCollector
 from trellis.server.turn import LoopTurn
 from trellis.settings import Loaded, Settings, SettingsError, fill
-from trellis.telemetry.service import telemetry_from_settings
 from trellis.topic_summaries.service import TopicSummaries
 
 if TYPE_CHECKING:
     from broker.replication.figures import ClusterFigures
+    from trellis.archive.service import ArchiveService
+    from trellis.auth.tokens.authenticator import TokenAuthenticator
+    from trellis.telemetry.service import TelemetryService
 
 #: Largest number of filters in `metrics.topics`: each is compared with each unroutable topic.
 TOPIC_GROUPS_MAX: Final = 100
@@ -109,9 +108,7 @@ class BrokerNode:
             opened = open_directory(disk, directory, settings.store)
         authenticator = _authenticator(settings, accounts)
         #: The authenticator for tokens; None if the settings name no keys.
-        self.tokens = (
-            TokenAuthenticator(settings.jwt, authenticator) if settings.jwt.enabled else None
-        )
+        self.tokens = _tokens(settings, authenticator)
         self.broker = Broker(
             MemoryStore() if opened is None else opened.store,
             self.tokens or authenticator,
@@ -144,7 +141,7 @@ class BrokerNode:
                 "bridge: paho-mqtt is not installed; pip install 'trellis-broker[bridge]'"
             )
         #: The telemetry, for distributed tracing; None without `telemetry.enabled`.
-        self.telemetry = telemetry_from_settings(settings, self.broker)
+        self.telemetry = _telemetry(settings, self.broker)
         self.store_writer = (
             StoreWriter(self.broker.store)
             if opened is None
@@ -351,6 +348,10 @@ def _archive(settings: Settings, directory: Path | None, disk: Disk) -> ArchiveS
         raise SettingsError(
             "stream.archive: pyarrow is not installed; pip install 'trellis-broker[archive]'"
         )
+    # Imported here, because a broker without an archive does not need the modules.
+    from trellis.archive.contract import Open
+    from trellis.archive.service import ArchiveService
+
     try:
         return ArchiveService(
             Open(
@@ -368,6 +369,32 @@ def _archive(settings: Settings, directory: Path | None, disk: Disk) -> ArchiveS
             f"stream.archive: cannot create {directory / 'archive'}: {error.strerror}; check the "
             "permissions of the data directory"
         ) from error
+
+
+def _tokens(settings: Settings, others: Authenticator) -> TokenAuthenticator | None:
+    """Return the authenticator for tokens, which asks `others` about logins without a token.
+
+    Return None if the settings name no keys. Raises SettingsError.
+    """
+    if not settings.jwt.enabled:
+        return None
+    # Imported here, because a broker without tokens does not need the modules.
+    from trellis.auth.tokens.authenticator import TokenAuthenticator
+
+    return TokenAuthenticator(settings.jwt, others)
+
+
+def _telemetry(settings: Settings, broker: Broker) -> TelemetryService | None:
+    """Return the telemetry that the settings request; None if it is disabled.
+
+    Raises SettingsError.
+    """
+    if not settings.telemetry.enabled:
+        return None
+    # Imported here, because a broker without telemetry does not need the modules.
+    from trellis.telemetry.service import telemetry_from_settings
+
+    return telemetry_from_settings(settings, broker)
 
 
 def _authenticator(settings: Settings, accounts: Accounts) -> Authenticator:

@@ -7,6 +7,7 @@ too slow, the steps wait longer, in SampledSteps, which drops steps when it is f
 from __future__ import annotations
 
 import asyncio
+import importlib.metadata
 import os
 import random
 import time
@@ -178,12 +179,9 @@ def telemetry_from_settings(
         note = f"{disabled} overrides telemetry.enabled, so no spans are made"
         logs.info("telemetry_disabled", note=note)
         return None
-    # Imported here, because the import takes 6 ms of the start of each broker without telemetry.
-    from importlib.metadata import PackageNotFoundError, version
-
     try:
-        version(_EXPORTER)
-    except PackageNotFoundError:
+        importlib.metadata.version(_EXPORTER)
+    except importlib.metadata.PackageNotFoundError:
         raise SettingsError(
             f"telemetry.enabled: {_EXPORTER} is not installed; "
             "pip install 'trellis-broker[otel]', or set telemetry.enabled to false"
