@@ -16,20 +16,18 @@ import uvloop
 import trellis
 from broker.replication.errors import ReplicationError
 from broker.store.disk import Disk, Lock, RealDisk, StoreError
-from broker.store.opening import OpenedStore
 from trellis import logs
 from trellis.auth.authenticate import Accounts
 from trellis.auth.settings_users import authenticator_from_settings
 from trellis.http.service import HTTP_LISTENERS, HttpService
 from trellis.process import raise_descriptor_limit
-from trellis.server import file_modes
+from trellis.server.data_directory import open_data_directory
 from trellis.server.descriptors import DescriptorShares
 from trellis.server.link_factory import link_factory
 from trellis.server.listener import BoundListener, ListenError, bind
 from trellis.server.node import BrokerNode
 from trellis.server.offline_audit import OfflineAudit
 from trellis.server.reachability import log_reachability
-from trellis.server.recovery import adopt_directory, codecs, report
 from trellis.server.reload import Read, SettingsReload
 from trellis.server.service_manager import ServiceManager
 from trellis.server.settings_in_force import SettingsInForce
@@ -39,6 +37,7 @@ from trellis.server.store_writer import pause_writer
 from trellis.settings import Loaded, NodeSettings, Settings, SettingsError
 
 if TYPE_CHECKING:
+    from broker.store.opening import OpenedStore
     from trellis.cluster.membership import Membership
     from trellis.switching import Switching
 
@@ -118,36 +117,6 @@ def join_cluster(settings: Settings) -> Membership | None:
             "pip install 'trellis-broker[cluster]'"
         ) from None
     return membership_from_settings(settings)
-
-
-def open_data_directory(settings: Settings) -> Path | None:
-    """Return the data directory, and create it if it is missing; return None for `:memory:`.
-
-    Raises SettingsError if the directory cannot be created or written to.
-    """
-    try:
-        directory = settings.data.directory
-    except RuntimeError as error:
-        raise SettingsError(
-            f"data.dir: {error}; set data.dir (TRELLIS_DATA_DIR, --data-dir), "
-            "or :memory: to store nothing"
-        ) from error
-    if directory is None:
-        return None
-    try:
-        # Imported here, because a broker in memory does not need the module and its compressors.
-        import tempfile
-
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=directory):
-            pass
-    except OSError as error:
-        raise SettingsError(
-            f"data.dir: {directory} cannot be written to: {error.strerror}; make it writable for "
-            "this user, or set data.dir (TRELLIS_DATA_DIR, --data-dir)"
-        ) from error
-    file_modes.restrict(directory)
-    return directory
 
 
 class App:
@@ -288,6 +257,8 @@ class App:
             )
         if directory is None:
             return
+        from trellis.server.recovery import adopt_directory
+
         with OfflineAudit(self.settings, "trellis serve --adopt") as audit:
             left = adopt_directory(self._disk or RealDisk(), directory)
             if left:
@@ -306,7 +277,8 @@ class App:
         the broker is stopped before this node owns the log. Raises SettingsError, ListenError,
         StoreError, ReplicationError.
         """
-        # Imported here, because only nodes of a cluster need the module.
+        # Imported here, because only nodes of a cluster need the modules.
+        from trellis.server.recovery import codecs, report
         from trellis.standby import StandbyServer, describe_node
 
         settings = self.settings

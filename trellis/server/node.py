@@ -20,7 +20,6 @@ from broker.routing.topic_groups import TopicGroups
 from broker.store.audit import Actor, AuditTrail
 from broker.store.disk import Disk, RealDisk
 from broker.store.memory import MemoryStore
-from broker.store.opening import OpenedStore
 from protocols.amqp.front import AmqpFront
 from protocols.amqp.options import AmqpOptions
 from protocols.mqtt.front import MqttFront
@@ -44,10 +43,9 @@ from trellis.server.disk_reserve import CATALOG_BYTES, SEGMENTS, DiskReserve
 from trellis.server.gc_policy import GcPolicy
 from trellis.server.listener_context import ListenerContext
 from trellis.server.memory import MemoryAccount
-from trellis.server.recovery import open_directory, restore
 from trellis.server.refusals import RefusalLog
 from trellis.server.settings_in_force import SettingsInForce
-from trellis.server.store_writer import DurableStoreWriter, StoreWriter, pause_writer
+from trellis.server.store_writer import StoreWriter, pause_writer
 from trellis.server.topic_collector import TopicCollector
 from trellis.server.turn import LoopTurn
 from trellis.settings import Loaded, Settings, SettingsError, fill
@@ -55,6 +53,7 @@ from trellis.topic_summaries.service import TopicSummaries
 
 if TYPE_CHECKING:
     from broker.replication.figures import ClusterFigures
+    from broker.store.opening import OpenedStore
     from trellis.archive.service import ArchiveService
     from trellis.auth.tokens.authenticator import TokenAuthenticator
     from trellis.telemetry.service import TelemetryService
@@ -104,7 +103,11 @@ class BrokerNode:
         self.disk = disk = disk or RealDisk(
             0 if directory is None else self.descriptors.spares, pause_writer
         )
+        # The modules of the durable store are imported where they are needed, because a broker in
+        # memory does not need them.
         if opened is None and directory is not None:
+            from trellis.server.recovery import open_directory
+
             opened = open_directory(disk, directory, settings.store)
         authenticator = _authenticator(settings, accounts)
         #: The authenticator for tokens; None if the settings name no keys.
@@ -142,11 +145,11 @@ class BrokerNode:
             )
         #: The telemetry, for distributed tracing; None without `telemetry.enabled`.
         self.telemetry = _telemetry(settings, self.broker)
-        self.store_writer = (
-            StoreWriter(self.broker.store)
-            if opened is None
-            else DurableStoreWriter(opened.store, loop, failed, self.reserve)
-        )
+        self.store_writer = StoreWriter(self.broker.store)
+        if opened is not None:
+            from trellis.server.durable_store_writer import DurableStoreWriter
+
+            self.store_writer = DurableStoreWriter(opened.store, loop, failed, self.reserve)
         if len(settings.metrics.topics) > TOPIC_GROUPS_MAX:
             raise SettingsError(
                 f"metrics.topics: names {len(settings.metrics.topics)} topic filters; the limit is "
@@ -210,6 +213,8 @@ class BrokerNode:
         #: True while clients may connect; False during start and stop.
         self.ready = False
         if opened is not None:
+            from trellis.server.recovery import restore
+
             restore(opened, self.broker, self.mqtt.sessions)
         accounts.users = self.broker.users
         if self.tokens is not None:

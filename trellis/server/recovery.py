@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Final
 
 from broker.broker import Broker
-from broker.definitions.restore import RestoreReport, SessionRestorer, restore_broker
+from broker.definitions.restore import RestoreReport, restore_broker
+from broker.definitions.session_restorer import SessionRestorer
 from broker.store.codecs import Codecs
 from broker.store.disk import Disk, StoreError
 from broker.store.findings import CUT
