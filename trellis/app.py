@@ -207,6 +207,10 @@ class App:
                 if self._membership is None:
                     self._bind(bound)
                 else:
+                    # Imported here, because only nodes of a cluster need the module; and before a
+                    # takeover, at which this process may have no free file descriptor.
+                    from trellis.switching import lease_to
+
                     opened = await self._take_over(self._membership, accounts, directory, bound)
                     if opened is None:
                         return
@@ -215,9 +219,6 @@ class App:
                 )
                 if self._membership is not None:
                     assert opened is not None
-                    # Imported here, because only nodes of a cluster need the module.
-                    from trellis.switching import lease_to
-
                     self._switching = lease_to(node, self._membership, opened)
                 opened = None  # The restored state is in the broker now, so free this copy of it.
                 http = self.http = HttpService(node)

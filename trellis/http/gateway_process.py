@@ -3,8 +3,10 @@
 The broker opens the listening sockets. While no gateway runs, the broker only watches whether a
 client connects; the gateway inherits the sockets and accepts. An idle gateway ends by itself.
 
-The broker loads the modules that answer the gateway's calls (API_MODULES) while the first gateway
-starts. So a broker starts 10 ms faster, and a broker whose HTTP API is not used does not load them.
+The broker loads the modules that answer the gateway's calls (API_MODULES) before it starts the
+first gateway. So a broker starts 10 ms faster, and without requests to its HTTP API, it does not
+load them. If no file descriptor is free, neither the modules can be loaded nor a gateway be
+started, and the broker tries both again.
 """
 
 from __future__ import annotations
@@ -150,29 +152,29 @@ class GatewayProcess:
             self._started_at = self._loop.time()
             if not self._closed:
                 await self._serve()
-        except OSError as error:
+        except (OSError, ImportError) as error:
             self._log(
                 "http_gateway_not_started",
-                error=error.strerror or error,
+                error=getattr(error, "strerror", None) or error,
                 note=f"the HTTP API does not answer; next attempt in {RESTART_SECONDS:g} s",
             )
         finally:
             self._watch()
 
     async def _serve(self) -> None:
-        """Start a gateway, answer its calls, and wait for its end. Raises OSError."""
+        """Start a gateway, answer its calls, and wait for its end. Raises OSError, ImportError."""
+        backend = await self._load_api()
+        from trellis.http.answering import CallServer
+
         ours, theirs = socket.socketpair()
         files, their_files = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
         try:
             ours.setblocking(False)
             files.setblocking(False)
             with theirs, their_files:
-                self._process, backend = await asyncio.gather(
-                    self._loop.run_in_executor(None, self._start, theirs, their_files),
-                    self._load_api(),
+                self._process = await self._loop.run_in_executor(
+                    None, self._start, theirs, their_files
                 )
-            from trellis.http.answering import CallServer
-
             server = CallServer(backend, self._counters, files)
             try:
                 if self._closed:
@@ -204,7 +206,10 @@ class GatewayProcess:
             )
 
     async def _load_api(self) -> ApiBackend:
-        """Load the modules of the API, one per turn of the event loop, and return its state."""
+        """Load the modules of the API, one per turn of the event loop, and return its state.
+
+        Raises OSError or ImportError if no file descriptor is free.
+        """
         if self._backend is None:
             for module in API_MODULES:
                 import_module(module)

@@ -41,6 +41,17 @@ if TYPE_CHECKING:
 COUNT_SLICE: Final = 500
 
 
+def load_modules(node: BrokerNode) -> None:
+    """Import the modules for settings that few brokers use. Called at the start of a broker.
+
+    Later, an import could fail, because the process has no free file descriptor.
+    """
+    if node.archive is not None:
+        import trellis.monitoring.archive_metrics
+    if node.telemetry is not None:
+        import trellis.monitoring.telemetry_metrics  # noqa: F401
+
+
 async def aggregated_metrics(node: BrokerNode, http: HttpCounters) -> MetricsPage:
     """Return the metrics of /metrics, counted in slices of COUNT_SLICE objects."""
     page = MetricsPage()
@@ -74,8 +85,7 @@ async def aggregated_metrics(node: BrokerNode, http: HttpCounters) -> MetricsPag
     _state(page, node)
     if node.cluster_figures is not None:
         add_cluster(page, node.cluster_figures())
-    # Imported here, because most brokers have neither an archive nor telemetry. Nearly all that the
-    # two modules need was loaded at the start.
+    # Most brokers have neither an archive nor telemetry; `load_modules` has loaded the modules.
     if node.archive is not None:
         from trellis.monitoring.archive_metrics import add_archive
 

@@ -31,10 +31,12 @@ from broker.store.durable_batch import ShippingRefused
 from broker.store.segments import SegmentLog
 from trellis import logs
 from trellis.server.disk_reserve import DiskReserve
-from trellis.server.store_writer import BACKLOG_BYTES, StoreWriter
+from trellis.server.store_writer import StoreWriter
 
 #: Seconds between two attempts at a write that failed because the disk was full.
 RETRY_SECONDS: Final = 1.0
+#: Number of bytes waiting for the disk above which backpressure applies to publishers.
+BACKLOG_BYTES: Final = 64 << 20
 #: Longest time in seconds that entries wait if no client waits for them (settlements, for example).
 LAZY_SECONDS: Final = 0.01
 #: Total size in bytes up to which entries wait if no client waits for them.

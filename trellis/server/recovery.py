@@ -23,6 +23,7 @@ from broker.store.opening import OpenedStore, open_store
 from broker.store.replay import Recovery
 from protocols.amqp.codec import stored as amqp_stored
 from protocols.mqtt.codec import stored as mqtt_stored
+from protocols.mqtt.session import restoring  # noqa: F401 - see protocols/mqtt/session/sessions.py
 from trellis import logs
 from trellis.progress import Interval
 from trellis.settings.schema import StoreSettings

@@ -13,8 +13,6 @@ from broker.store.contract import Store
 
 #: Seconds of a pause of the writer's thread (broker/stream/rows_write.py).
 PAUSE_SECONDS: Final = 0.000_05
-#: Number of bytes waiting for the disk above which backpressure applies to publishers.
-BACKLOG_BYTES: Final = 64 << 20
 
 
 def _do_nothing() -> None:

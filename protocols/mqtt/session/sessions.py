@@ -306,7 +306,9 @@ class Sessions(SessionRegistry):
             subscriber.inbox.restore(positions, 1)
         else:
             assert isinstance(subscriber, Session)
-            # Imported here, because only a broker with a durable store needs the module.
+            # Imported here, because only a broker with a durable store needs the module. It was
+            # loaded before a standby becomes active (trellis/server/recovery.py): this process may
+            # have no free file descriptor.
             from protocols.mqtt.session.restoring import restore_inbox
 
             restore_inbox(subscriber, store, positions, acknowledged)
