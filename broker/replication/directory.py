@@ -421,9 +421,7 @@ class ReplicaDirectory:
         return log, warm
 
     def _check_streams(self, definitions: list[tuple[int, Defined]]) -> None:
-        """Raise ReplicaDiverged if a stream's rows do not end at the offset that the log has
-        recorded.
-        """
+        """Raise ReplicaDiverged unless a stream's rows end at the offset that the log records."""
         for number, entry in definitions:
             end = self._stream_ends.get(number, 0) if entry.kind == "queue" else 0
             if end:
