@@ -11,7 +11,7 @@ from typing import Final
 from mypy_extensions import i64
 
 from broker.access.identity import Credentials, Identity, Verdict
-from broker.definitions.restore import Definition
+from broker.definitions.session_restorer import Definition
 from broker.routing.plan_search import SearchSlot
 from broker.routing.publish_context import PublishContext
 from broker.store.contract import Ticket

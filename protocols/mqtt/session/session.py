@@ -16,7 +16,7 @@ from mypy_extensions import i64
 
 from broker.access.identity import Identity
 from broker.agenda import Task
-from broker.definitions.restore import Definition
+from broker.definitions.session_restorer import Definition
 from broker.messages.message import AT_MOST_ONCE, EXACTLY_ONCE, Message
 from broker.messages.outlet import Outlet
 from broker.routing.binding import Arguments, Binding
