@@ -57,10 +57,7 @@ def test_the_default_start_does_not_import_optional_matcher_packages(tmp_path: P
 #: The modules that a broker in memory, with the default settings, does not need at its start, and
 #: the settings or requests that need them.
 UNNEEDED: Final = {
-    "prometheus_client": "only the tests",
     "importlib.metadata": "telemetry.enabled",
-    "email.message": "no setting",
-    "http.server": "no setting",
     "tempfile": "data.dir",
     "sqlite3": "data.dir",
     "broker.store.durable": "data.dir",

@@ -12,12 +12,8 @@ from typing import Any, Final, cast
 import pamqp.body
 import pamqp.commands as spec
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
-from prometheus_client import CollectorRegistry, Metric, exposition, generate_latest
-from prometheus_client.openmetrics import exposition as openmetrics_exposition
+from prometheus_client import CollectorRegistry, Metric, generate_latest
 from prometheus_client.openmetrics import parser as openmetrics
-from prometheus_client.utils import floatToGoString
 
 from broker.replication.figures import ClusterFigures
 from broker.vhost.vhost import VirtualHost
@@ -33,13 +29,7 @@ from trellis.archive.service import ArchiveService
 from trellis.monitoring import metrics
 from trellis.monitoring.detailed import FAMILIES
 from trellis.monitoring.http_counters import HttpCounters
-from trellis.monitoring.page import (
-    CONTENT_TYPE,
-    OPENMETRICS_TYPE,
-    RENDER_SLICE,
-    MetricsPage,
-    number_text,
-)
+from trellis.monitoring.page import RENDER_SLICE, MetricsPage
 
 #: The NAME of metrics `rabbitmq_global_messages_NAME_total` that stock dashboards read
 #: (operations.md), with the label `protocol`.
@@ -513,20 +503,6 @@ async def test_a_page_is_rendered_in_slices_as_prometheus_client_does() -> None:
         await asyncio.sleep(0)
     assert rendering.result() == expected
     assert turns >= 20 and not any(family.samples for family in page.families.values())
-
-
-@given(st.one_of(st.floats(), st.integers(-(1 << 70), 1 << 70), st.booleans()))
-@example(-0.0)
-@example(999_999)
-@example(1_000_000)
-@example(1e16)
-def test_a_number_is_written_as_prometheus_client_does(value: float) -> None:
-    assert number_text(value) == cast(Any, floatToGoString)(value)  # The library has no types.
-
-
-def test_the_content_types_are_those_of_prometheus_client() -> None:
-    assert exposition.CONTENT_TYPE_LATEST == CONTENT_TYPE
-    assert openmetrics_exposition.CONTENT_TYPE_LATEST == OPENMETRICS_TYPE
 
 
 async def test_metrics_are_read_on_the_event_loop_only(start: Start) -> None:

@@ -9,16 +9,19 @@ Rendering takes 3 us for each series.
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Iterator, Mapping
 from itertools import accumulate, repeat
 from typing import Any, Final
 
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.openmetrics import exposition as openmetrics
+from prometheus_client.utils import floatToGoString
+
 from broker.messages.sampled import BUCKETS, DeliveryTimes
 
 #: The content types of a page's text, in the formats of Prometheus and of OpenMetrics.
-CONTENT_TYPE: Final = "text/plain; version=1.0.0; charset=utf-8"
-OPENMETRICS_TYPE: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
+OPENMETRICS_TYPE: Final = openmetrics.CONTENT_TYPE_LATEST
 #: The media type with which a scraper asks for OpenMetrics.
 _OPENMETRICS: Final = OPENMETRICS_TYPE.partition(";")[0].encode()
 #: Number of samples that are rendered in one turn of the event loop.
@@ -29,6 +32,8 @@ RENDER_SLICE: Final = 200
 OBJECTS_MAX: Final = 100_000
 
 Labels = dict[str, str]
+#: The text of a value, as Prometheus writes it.
+_text_of: Final[Any] = floatToGoString
 
 
 class MetricFamily:
@@ -91,7 +96,7 @@ class HistogramFamily(MetricFamily):
         self._exemplars = list(times.exemplars)
         self._sum = times.total
         for bound, count in zip((*BUCKETS, float("inf")), accumulate(times.counts), strict=True):
-            self.append({"le": number_text(bound)}, count)
+            self.append({"le": _text_of(bound)}, count)
 
     def take_lines(self, in_openmetrics: bool) -> Iterator[list[str]]:
         lines, count = [], 0.0
@@ -187,27 +192,10 @@ def wants_openmetrics(accept: bytes) -> bool:
     return any(part.partition(b";")[0].strip() == _OPENMETRICS for part in accept.split(b","))
 
 
-def number_text(value: float) -> str:
-    """Return the text of a sample's value, in the notation of Prometheus: that of Go.
-
-    Go writes an exponent from 1e+06 on, Python from 1e+16 on.
-    """
-    value = float(value)
-    if not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "+Inf" if value > 0 else "-Inf"
-    text = repr(value)
-    point = text.find(".")
-    if value > 0 and point > 6:
-        digits = f"{text[0]}.{text[1:point]}{text[point + 1 :]}".rstrip("0.")
-        return f"{digits}e+{point - 1:02d}"
-    return text
-
-
 def _line(name: str, labels: Labels, value: float) -> str:
     """Return the line of text for one sample, in the format of Prometheus."""
     listed = ",".join(f'{label}="{_escaped(labels[label])}"' for label in sorted(labels))
-    text = number_text(value)
-    return f"{name}{{{listed}}} {text}\n" if listed else f"{name} {text}\n"
+    return f"{name}{{{listed}}} {_text_of(value)}\n" if listed else (f"{name} {_text_of(value)}\n")
 
 
 def _escaped(value: str) -> str:
