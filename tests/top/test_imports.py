@@ -58,7 +58,6 @@ def test_the_default_start_does_not_import_optional_matcher_packages(tmp_path: P
 #: the settings or requests that need them.
 UNNEEDED: Final = {
     "importlib.metadata": "telemetry.enabled",
-    "tempfile": "data.dir",
     "sqlite3": "data.dir",
     "broker.store.durable": "data.dir",
     "broker.definitions.restore": "data.dir",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
 from trellis.settings import Settings, SettingsError
@@ -21,10 +22,7 @@ def open_data_directory(settings: Settings) -> Path | None:
         ) from error
     if directory is None:
         return None
-    # Imported here, because a broker in memory needs neither the modules of the durable store nor
-    # the compressors that `tempfile` loads.
-    import tempfile
-
+    # Imported here, because a broker in memory does not need the modules of the durable store.
     from trellis.server import file_modes
 
     try:
