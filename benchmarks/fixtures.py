@@ -48,7 +48,7 @@ SETUP: Final = re.compile(r"([\d.]+)s setup +\S+::test_(\w+)")
 
 
 def main() -> None:
-    """Measure and print all figures."""
+    """Measure the fixtures and the process that starts brokers, and print a table."""
     parser = argparse.ArgumentParser(usage="python benchmarks/fixtures.py [--runs N]")
     parser.add_argument("--runs", type=int, default=15, metavar="N")
     runs: int = parser.parse_args().runs
