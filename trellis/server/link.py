@@ -126,12 +126,17 @@ class Link(TurnLink):
                     self._receive(connection, data)
                 except Exception as error:  # noqa: BLE001  the client must get a reason
                     self._fail(connection, error)
-        else:
-            # This chunk waits for its turn; the link reads the next chunk after this chunk is
-            # handled.
-            self._unread_input = data if self._unread_input is None else self._unread_input + data
-            self._pause_reading()
+        elif self._unread_input is None:
+            # This chunk waits for its turn. If the present turn has no time for it, the turn calls
+            # `hold_input`, and the link reads the next chunk after this chunk is handled.
+            self._unread_input = data
             self._turn.add_to_login_queue(self)
+        else:
+            self._unread_input += data
+            self._pause_reading()
+
+    def hold_input(self) -> None:
+        self._pause_reading()
 
     def handle_unread_input(self) -> None:
         """Handle the stored input that `data_received` did not handle at once."""
