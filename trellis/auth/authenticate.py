@@ -295,6 +295,8 @@ class Accounts(Authenticator):
         return None if self.users is None else self.users.by_name.get(user)
 
     def reserved_for(self, vhost: str, client_id: str) -> list[str]:
+        if self._reservations.empty and (self.users is None or self.users.reservations.empty):
+            return []  # The usual case: this look-up is a part of each MQTT login.
         rank, users = self._reservations.find(vhost, client_id)
         if self.users is None:
             return users

@@ -83,6 +83,12 @@ class Link(TurnLink):
     def backlog(self) -> int:
         return 0 if self._transport is None else int(self._transport.get_write_buffer_size())
 
+    def local_address(self) -> tuple[str, int]:
+        name = None if self._transport is None else self._transport.get_extra_info("sockname")
+        if isinstance(name, tuple) and len(name) >= 2:
+            return str(name[0]), int(name[1])
+        return "", 0
+
     def deadline_set(self, when: i64) -> None:
         if self._connection is not None:
             self._turn.deadlines.enter(self, when)

@@ -64,9 +64,6 @@ class ListenerContext:
         )
         self.tls = TlsTally()
         self.websocket = WebSocketTally()
-        #: The local address of the latest connection. Most connections have the same local address,
-        #: and share this object.
-        self._local_address = ("", 0)
 
     @property
     def has_layers(self) -> bool:
@@ -90,14 +87,11 @@ class ListenerContext:
     def peer(self, transport: asyncio.Transport) -> Peer:
         """Return the peer at the other end of a transport."""
         name = transport.get_extra_info("peername")
-        local = transport.get_extra_info("sockname")
-        peer = Peer("unix", 0, True) if isinstance(local, str) else peer_of(name)
+        if isinstance(name, tuple) or not isinstance(transport.get_extra_info("sockname"), str):
+            peer = peer_of(name)
+        else:
+            peer = Peer("unix", 0, True)
         peer.listener = self.name
-        if isinstance(local, tuple) and len(local) >= 2:
-            address = (str(local[0]), int(local[1]))
-            if address != self._local_address:
-                self._local_address = address
-            peer.local_address = self._local_address
         return peer
 
     def proxied_peer(self, address: tuple[str, int], proxy: Peer) -> Peer:
@@ -110,7 +104,6 @@ class ListenerContext:
         peer = peer_of((proxy.address, proxy.port) if address == UNKNOWN else address)
         peer.local = peer.local and proxy.local and address != UNKNOWN
         peer.listener = self.name
-        peer.local_address = self._local_address
         return peer
 
     def is_proxy(self, peer: Peer) -> bool:
