@@ -22,6 +22,9 @@ from trellis.settings import Mqtts, ProtocolListener, Settings, Ws, Wss
 #: Number of unsent bytes in an AMQP client's transport above which the client's consumers get no
 #: more deliveries.
 AMQP_BACKPRESSURE_BYTES: Final = 1 << 20
+#: A client that reads nothing is disconnected when its unread output exceeds the backpressure limit
+#: by more than this many messages of the largest size.
+UNREAD_MESSAGES: Final = 4
 _BYTE: Final = r"(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
 #: An IPv4 address, as `str` of ipaddress.IPv4Address writes it.
 _IPV4: Final = re.compile(rf"{_BYTE}(?:\.{_BYTE}){{3}}")
@@ -64,6 +67,12 @@ class ListenerContext:
         )
         self.tls = TlsTally()
         self.websocket = WebSocketTally()
+
+    @property
+    def unread_max(self) -> int:
+        """Number of unsent bytes above which a client that reads nothing is disconnected."""
+        message = int(self.front.broker.limits.message)
+        return self.backpressure_bytes + UNREAD_MESSAGES * message
 
     @property
     def has_layers(self) -> bool:
