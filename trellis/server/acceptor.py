@@ -20,8 +20,8 @@ import uvloop
 from trellis import logs
 
 #: Number of connections accepted from one socket in one turn of the event loop, before open links
-#: are served.
-ACCEPTS_PER_TURN: Final = 2
+#: are served. To accept and open four connections takes about 220,000 instructions.
+ACCEPTS_PER_TURN: Final = 4
 #: Seconds without accepting after file descriptors or memory have run out.
 PAUSE: Final = 1.0
 #: Shortest time in seconds between two log lines about pauses of one socket.
