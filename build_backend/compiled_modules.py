@@ -89,7 +89,7 @@ SMALL = {
     "protocols/mqtt/connection": (
         "authentication closing granting identifiers login reauthorization service"
     ),
-    "protocols/mqtt/session": "restoring sessions sys_topics wills",
+    "protocols/mqtt/session": "restoring session_row sessions sys_topics wills",
     "protocols/websocket": "upgrade",
 }
 

@@ -111,7 +111,7 @@ class Sessions(SessionRegistry):
         client_id: str,
         expiry: int,
         stored_will: Definition | None,
-        ticket: Ticket,
+        ticket: Ticket | None,
         user: str = "",
         named: bool = False,
         anonymous: bool = False,
