@@ -6,6 +6,7 @@ Reading order:
     session                the session of one client identifier
     subscription_options   options of a subscription
     subscriptions          all subscriptions of a session
+    packet_id_set          a set of packet identifiers
     inflight               packet identifiers of a session that are in use
     publish_writer         writes PUBLISH packets to a client
     shared_deliveries      attaches, drains and detaches shared subscriptions in slices

@@ -36,13 +36,14 @@ from protocols.mqtt.session.inbox_consumer import (
     ScreeningConsumer,
     requeue_shared,
 )
-from protocols.mqtt.session.inflight import EMPTY_WINDOW, IDENTIFIERS, InflightWindow
+from protocols.mqtt.session.inflight import EMPTY_WINDOW, InflightWindow
 from protocols.mqtt.session.interfaces import (
     DelayedWillTask,
     SessionConnection,
     SessionRegistry,
     SharedSubscription,
 )
+from protocols.mqtt.session.packet_id_set import IDENTIFIERS
 from protocols.mqtt.session.publish_writer import PublishWriter
 from protocols.mqtt.session.resending import Resending
 from protocols.mqtt.session.shared_deliveries import SharedDeliveries
@@ -72,8 +73,7 @@ class Session(Subscriber):
     ) -> None:
         """Create a session without subscriptions.
 
-        `receive_maximum` is the broker's limit of messages in flight, `backlog` the limit of
-        messages in the inbox.
+        `receive_maximum` and `backlog` limit the messages in flight and in the inbox.
         """
         inbox = new_inbox(vhost, f"mqtt-subscription-{client_id}qos1", persistent, backlog)
         super().__init__(client_id, inbox, VERSION_4)
