@@ -26,9 +26,9 @@ def records(data: bytes) -> list[tuple[int, int, list[tuple[int, StoreEntry]]]]:
     """Return the kind, the size and the entries (with their positions) of each record."""
     reader, decoder = RecordReader(SEED, 0), Decoder(Codecs())
     reader.load(data, 0)
-    found: list[tuple[int, int, list[tuple[int, StoreEntry]]]] = []
+    read: list[tuple[int, int, list[tuple[int, StoreEntry]]]] = []
     while reader.advance():
-        assert reader.first_of_batch == (not found)
+        assert reader.first_of_batch == (not read)
         members = (
             [
                 (int(one.position), decoder.entry(one.kind, one.position, data, one.start, one.end))
@@ -43,9 +43,9 @@ def records(data: bytes) -> list[tuple[int, int, list[tuple[int, StoreEntry]]]]:
             ]
         )
         assert reader.last == members[-1][0]
-        found.append((int(reader.kind), int(reader.end - reader.record_start), members))
+        read.append((int(reader.kind), int(reader.end - reader.record_start), members))
     assert reader.stop == END
-    return found
+    return read
 
 
 def values(entry: StoreEntry) -> tuple[type[StoreEntry], int, int]:
@@ -78,9 +78,9 @@ def test_a_single_acknowledgement_is_a_plain_record() -> None:
     recorder.add(11, DeliveryMark(3, 0, 9))
     recorder.add_pubrec(12, 3, 8)
     batch = recorder.take()
-    found = records(b"".join(batch.parts))
-    assert [kind for kind, _, _ in found] == [SETTLED, 11, PUBREC_RECEIVED]
-    assert found[0][1] == HEADER_SIZE + 16
+    read = records(b"".join(batch.parts))
+    assert [kind for kind, _, _ in read] == [SETTLED, 11, PUBREC_RECEIVED]
+    assert read[0][1] == HEADER_SIZE + 16
     assert (batch.first, batch.last, batch.count) == (10, 12, 3)
 
 
@@ -100,8 +100,8 @@ def test_other_entries_and_gaps_end_a_group() -> None:
     recorder.add(12, EntryGroup([stored, MessageSettled(3, 108)]))
     recorder.add_settled(14, 3, 109)
     batch = recorder.take()
-    found = records(b"".join(batch.parts))
-    assert [[position for position, _ in members] for _, _, members in found] == [
+    read = records(b"".join(batch.parts))
+    assert [[position for position, _ in members] for _, _, members in read] == [
         [1, 2],
         [3],
         [4, 5],
@@ -119,9 +119,9 @@ def test_a_long_run_is_divided_into_records() -> None:
     for position in range(1, 2 * RUN_MAX + 2):
         recorder.add_settled(position, 3, 1_000 + position)
     batch = recorder.take()
-    found = records(b"".join(batch.parts))
-    assert [len(members) for _, _, members in found] == [RUN_MAX, RUN_MAX, 1]
-    assert [position for _, _, members in found for position, _ in members] == list(
+    read = records(b"".join(batch.parts))
+    assert [len(members) for _, _, members in read] == [RUN_MAX, RUN_MAX, 1]
+    assert [position for _, _, members in read for position, _ in members] == list(
         range(1, 2 * RUN_MAX + 2)
     )
     assert BATCH_START & batch.parts[0][9] and batch.last == 2 * RUN_MAX + 1
