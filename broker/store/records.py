@@ -71,10 +71,14 @@ class Recorder:
 
     def __init__(self, codecs: Codecs, seed: i64) -> None:
         self._codecs = codecs
-        self._seed: i64 = seed
+        #: The seed of the checksums, and `zlib.crc32`. An attribute costs less than a global name.
+        self._seed = int(seed)
+        self._crc32 = crc32
         #: The wall clock minus the broker's clock, in ms: added to an expiry time before it is
         #: written.
         self.clock: i64 = 0
+        #: The present record without its length and checksum; one object for all records.
+        self._head = BytesWriter()
         self._out = BytesWriter()
         self._records = Records()
         #: Acknowledgements that are not in `_out` yet: they become one record.
@@ -198,7 +202,8 @@ class Recorder:
 
     def _begin_record(self, version: i64, kind: i64, position: i64) -> BytesWriter:
         """Return a writer with the start of a record: the part from version to position."""
-        head = BytesWriter()
+        head = self._head
+        head.truncate(0)
         first: i64 = BATCH_START << 16 if self._records.count == 0 else 0
         write_i32_be(head, i32(version << 24 | kind << 16 | first))
         write_i32_be(head, 0)
@@ -215,7 +220,7 @@ class Recorder:
         if content and not uncopied:
             head.write(content)
         tail = head.getvalue()
-        crc: i64 = crc32(tail, self._seed)
+        crc: i64 = self._crc32(tail, self._seed)
         if uncopied:
             crc = crc32(content, crc)
         out = self._out
