@@ -66,7 +66,6 @@ FLOWS = (
     "mqtt-qos0-1-10",
     "mqtt-qos1-1-1",
     "mqtt-persistent",
-    "mqtt-qos2-persistent",
     "amqp-auto-ack",
     "amqp-ack-confirm",
     "amqp-persistent",
