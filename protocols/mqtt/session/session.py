@@ -38,13 +38,14 @@ from protocols.mqtt.session.inbox_consumer import (
     ScreeningConsumer,
     requeue_shared,
 )
-from protocols.mqtt.session.inflight import EMPTY_WINDOW, IDENTIFIERS, InflightWindow
+from protocols.mqtt.session.inflight import EMPTY_WINDOW, InflightWindow
 from protocols.mqtt.session.interfaces import (
     DelayedWillTask,
     SessionConnection,
     SessionRegistry,
     SharedSubscription,
 )
+from protocols.mqtt.session.packet_id_set import IDENTIFIERS
 from protocols.mqtt.session.publish_writer import PublishWriter
 from protocols.mqtt.session.resending import Resending
 from protocols.mqtt.session.shared_deliveries import SharedDeliveries
@@ -78,8 +79,7 @@ class Session(Subscriber):
     ) -> None:
         """Create a session without subscriptions.
 
-        `receive_maximum` is the broker's limit of messages in flight, `backlog` the limit of
-        messages in the inbox.
+        `receive_maximum` and `backlog` limit the messages in flight and in the inbox.
         """
         super().__init__(client_id, NO_INBOX, VERSION_4)
         self.vhost = vhost

@@ -316,7 +316,7 @@ class Sessions(SessionRegistry):
     def restore_received(self, subscriber: Subscriber, identifiers: list[int]) -> None:
         assert isinstance(subscriber, Session)
         for packet_id in identifiers:
-            subscriber.own_window().hold(packet_id, None)
+            subscriber.own_window().hold(packet_id)
 
     def finish_restore(self) -> None:
         """Complete the restore of all sessions: their groups, expiries, wills and $SYS topics.
