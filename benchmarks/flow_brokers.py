@@ -44,8 +44,8 @@ from protocols.mqtt.front import MqttFront
 from protocols.peer import Peer
 from trellis.cluster.clock import boot_seconds
 from trellis.cluster.ownership import Ownership
+from trellis.server.durable_store_writer import LOOK_SECONDS, DurableStoreWriter
 from trellis.server.recovery import codecs
-from trellis.server.store_writer import LOOK_SECONDS, DurableStoreWriter
 
 
 class AcceptAll(Authenticator):

@@ -145,7 +145,7 @@ def measure(flows: list[str], recorded: dict[str, int]) -> dict[str, int]:
     for flow in flows:
         measured = counts[flow] = count(flow)
         change = f", {measured / recorded[flow] - 1:+.2%}" if flow in recorded else ""
-        print(f"{flow:18} {measured:7,} instructions per publication{change}", flush=True)
+        print(f"{flow:20} {measured:7,} instructions per publication{change}", flush=True)
     return counts
 
 
@@ -179,7 +179,7 @@ def compare_option(flows: list[str], option: str, allowed: float, *base: str) ->
             how = f" (means of {1 + len(LAYOUTS)} layouts)"
         worse += other > plain * (1 + allowed)
         print(
-            f"{flow:18} {plain:7,} instructions per publication without {option}, "
+            f"{flow:20} {plain:7,} instructions per publication without {option}, "
             f"{other:7,} with, {other / plain - 1:+.2%}{how}",
             flush=True,
         )

@@ -56,7 +56,7 @@ WRITTEN_IN_C = {"trellis.cluster.boot_clock": "trellis/cluster/boot_clock.c"}
 SMALL = {
     "broker": "alarms compatibility patterns",
     "broker/access": "roles",
-    "broker/definitions": "exporting objects rabbitmq restore trial",
+    "broker/definitions": "exporting objects rabbitmq restore session_restorer trial",
     "broker/queues": "arguments pausing peeking policies recount replacing",
     "broker/routing": (
         "authorization binding_chunks binding_trial changed_bindings equivalence match_reasons"
@@ -89,7 +89,7 @@ SMALL = {
     "protocols/mqtt/connection": (
         "authentication closing granting identifiers login reauthorization service"
     ),
-    "protocols/mqtt/session": "restoring sessions sys_topics wills",
+    "protocols/mqtt/session": "restoring session_row sessions sys_topics wills",
     "protocols/websocket": "upgrade",
 }
 

@@ -26,7 +26,7 @@ socket, until the network buffers are full and the client has to wait. The reaso
                 the alarm is over; broker/alarms.py then calls `unblock`.
     throttled   The client is above its rate limit. The link does not read for a while, and
                 `throttled` names the limit (trellis/server/rate_limited_link.py).
-    backlog     More than BACKLOG_BYTES wait to be written (trellis/server/store_writer.py). Then
+    backlog     More than BACKLOG_BYTES wait to be written (DurableStoreWriter). Then
                 no link reads whose client has published to the store (`persists`); with a journal,
                 no link reads at all.
 

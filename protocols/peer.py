@@ -6,10 +6,13 @@ import ipaddress
 from functools import lru_cache
 from typing import Final
 
+from mypy_extensions import mypyc_attr
+
 #: Size in bytes of the network part of an IPv6 address (RFC 4291 section 2.5.4).
 _NETWORK_BYTES: Final = 8
 
 
+@mypyc_attr(acyclic=True)
 class Peer:
     """The client at the other end of a connection.
 
@@ -23,16 +26,13 @@ class Peer:
         self.local = local
         #: True while the limits on connections from one address count the client's connection.
         self.counted = False
-        #: Name of the listener to which the client has connected.
-        self.listener = ""
-        #: Address and port of this machine to which the client has connected; ("", 0) for a Unix
-        #: socket.
-        self.local_address = ("", 0)
-        #: Name in the client's certificate; "" if the client has no trusted certificate.
-        self.certificate = ""
         #: True for a browser that shows a page of another site. Its user may not know that the page
         #: connects to this broker.
         self.cross_site = False
+        #: Name of the listener to which the client has connected.
+        self.listener = ""
+        #: Name in the client's certificate; "" if the client has no trusted certificate.
+        self.certificate = ""
         #: Address of the client of the HTTP API whose request the connection serves; "" for the
         #: connection of a client of AMQP or MQTT.
         self.http_client = ""

@@ -19,6 +19,7 @@ import pytest
 import yaml
 from setuptools import Distribution, Extension
 
+import trellis
 from tests.source_tree import load_program
 from trellis.cli.version import conflicts
 from trellis.cluster.check import LEASE_MARGIN, SILENCE_MARGIN
@@ -309,7 +310,7 @@ def test_version_is_the_same_everywhere() -> None:
     assert image == f"{PROJECT['name']}:{PROJECT['version']}"
     testing = (ROOT / "docs" / "testing.md").read_text()
     assert f'DockerContainer("{image}")' in testing and f"docker build -t {image} ." in testing
-    assert CONNECTOR["version"] == PROJECT["version"]
+    assert CONNECTOR["version"] == trellis.__version__ == PROJECT["version"]
 
 
 def test_trellis_pyspark_needs_what_the_extra_pipeline_needs() -> None:

@@ -7,7 +7,6 @@ import gc
 import os
 import signal
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -15,22 +14,20 @@ from typing import TYPE_CHECKING, Final
 import uvloop
 
 import trellis
-from broker.replication.records import ReplicationError
+from broker.replication.errors import ReplicationError
 from broker.store.disk import Disk, Lock, RealDisk, StoreError
-from broker.store.opening import OpenedStore
 from trellis import logs
 from trellis.auth.authenticate import Accounts
 from trellis.auth.settings_users import authenticator_from_settings
 from trellis.http.service import HTTP_LISTENERS, HttpService
 from trellis.process import raise_descriptor_limit
-from trellis.server import file_modes
+from trellis.server.data_directory import open_data_directory
 from trellis.server.descriptors import DescriptorShares
 from trellis.server.link_factory import link_factory
 from trellis.server.listener import BoundListener, ListenError, bind
 from trellis.server.node import BrokerNode
 from trellis.server.offline_audit import OfflineAudit
 from trellis.server.reachability import log_reachability
-from trellis.server.recovery import adopt_directory, codecs, report
 from trellis.server.reload import Read, SettingsReload
 from trellis.server.service_manager import ServiceManager
 from trellis.server.settings_in_force import SettingsInForce
@@ -38,11 +35,11 @@ from trellis.server.shutdown import shut_down
 from trellis.server.signals import SignalHandlers
 from trellis.server.store_writer import pause_writer
 from trellis.settings import Loaded, NodeSettings, Settings, SettingsError
-from trellis.standby import StandbyServer, describe_node
-from trellis.switching import Switching, lease_to
 
 if TYPE_CHECKING:
+    from broker.store.opening import OpenedStore
     from trellis.cluster.membership import Membership
+    from trellis.switching import Switching
 
 #: Exit codes: a clean stop, a store that can no longer be written, and a start that failed for a
 #: reason that the operator can correct.
@@ -120,33 +117,6 @@ def join_cluster(settings: Settings) -> Membership | None:
             "pip install 'trellis-broker[cluster]'"
         ) from None
     return membership_from_settings(settings)
-
-
-def open_data_directory(settings: Settings) -> Path | None:
-    """Return the data directory, and create it if it is missing; return None for `:memory:`.
-
-    Raises SettingsError if the directory cannot be created or written to.
-    """
-    try:
-        directory = settings.data.directory
-    except RuntimeError as error:
-        raise SettingsError(
-            "data.dir: the home directory of this user is unknown; set data.dir (TRELLIS_DATA_DIR, "
-            "--data-dir) to an absolute path, or to :memory: to store nothing"
-        ) from error
-    if directory is None:
-        return None
-    try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=directory):
-            pass
-    except OSError as error:
-        raise SettingsError(
-            f"data.dir: {directory} cannot be written to: {error.strerror}; make it writable for "
-            "this user, or set data.dir (TRELLIS_DATA_DIR, --data-dir)"
-        ) from error
-    file_modes.restrict(directory)
-    return directory
 
 
 class App:
@@ -237,6 +207,10 @@ class App:
                 if self._membership is None:
                     self._bind(bound)
                 else:
+                    # Imported here, because only nodes of a cluster need the module; and before a
+                    # takeover, at which this process may have no free file descriptor.
+                    from trellis.switching import lease_to
+
                     opened = await self._take_over(self._membership, accounts, directory, bound)
                     if opened is None:
                         return
@@ -284,6 +258,8 @@ class App:
             )
         if directory is None:
             return
+        from trellis.server.recovery import adopt_directory
+
         with OfflineAudit(self.settings, "trellis serve --adopt") as audit:
             left = adopt_directory(self._disk or RealDisk(), directory)
             if left:
@@ -302,6 +278,10 @@ class App:
         the broker is stopped before this node owns the log. Raises SettingsError, ListenError,
         StoreError, ReplicationError.
         """
+        # Imported here, because only nodes of a cluster need the modules.
+        from trellis.server.recovery import codecs, report
+        from trellis.standby import StandbyServer, describe_node
+
         settings = self.settings
         if directory is None:
             raise SettingsError(

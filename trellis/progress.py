@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 import time
 from collections.abc import Callable
@@ -63,6 +62,9 @@ class ProgressLine:
 
     def say(self, state: str) -> None:
         """Show the state of this part of the work, such as `connecting`."""
+        # Imported here, because `shutil` loads compressors, and a broker shows no progress bars.
+        import shutil
+
         width = shutil.get_terminal_size().columns - 1
         self._write("\r" + "  ".join(filter(None, (self._title, state)))[:width] + "\x1b[K")
 

@@ -25,14 +25,14 @@ from collections.abc import Coroutine
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from broker.replication.records import ReplicationError
-from broker.store.opening import OpenedStore
+from broker.replication.errors import ReplicationError
 from trellis import logs
+from trellis.server.durable_store_writer import DurableStoreWriter
 from trellis.server.fence import ConnectionFence
 from trellis.server.node import BrokerNode
-from trellis.server.store_writer import DurableStoreWriter
 
 if TYPE_CHECKING:
+    from broker.store.opening import OpenedStore
     from trellis.cluster.membership import Membership
 
 Result = TypeVar("Result")

@@ -66,6 +66,11 @@ class Reservations:
         #: Virtual host -> length of a prefix -> number of entries with such a prefix.
         self._lengths: dict[str, dict[int, int]] = {}
 
+    @property
+    def empty(self) -> bool:
+        """True if no client identifier is reserved."""
+        return not self._users
+
     def replace(self, user: str, vhost: str, rules: Sequence[str]) -> None:
         """Replace a user's reservations in a virtual host.
 

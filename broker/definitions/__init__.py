@@ -3,6 +3,8 @@
 Reading order:
 
     restore    restores the broker from the store: definitions first, then messages
+    session_restorer
+               the interface through which the restore gives sessions back to their front end
     objects    imports one object of a definitions document, and lists the parts of the object that
                Trellis leaves out, or that have another effect than in RabbitMQ
     rabbitmq   imports a document in RabbitMQ's JSON format, and makes a report: which objects were

@@ -10,12 +10,10 @@ valid then.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping
 from typing import Final
 
-from mypy_extensions import i64
-
 from broker.broker import Broker
+from broker.definitions.session_restorer import Definition, SessionRestorer
 from broker.errors import BrokerError, PreconditionFailed
 from broker.queues.arguments import UNCHECKED_BEFORE, QueueArguments
 from broker.queues.delivery_window import RestoredDeliveries
@@ -25,7 +23,6 @@ from broker.routing.binding import Binding
 from broker.routing.exchanges import Exchange
 from broker.routing.exchanges.base import ExchangeOptions
 from broker.routing.subscriber import Subscriber
-from broker.store.durable import DurableStore
 from broker.store.entries import Defined, scope_parts
 from broker.store.log_reader import LogReader
 from broker.store.opening import OpenedStore
@@ -35,8 +32,6 @@ from broker.vhost.options import options_of
 from broker.vhost.vhost import VirtualHost
 from matching.grammar import AMQP, MQTT
 
-Definition = Mapping[str, object]
-
 #: Kinds of definitions that are restored first, in this order: a queue is created with the policies
 #: of its virtual host, a user needs its role, and a permission needs its user. The numbers of
 #: definitions do not ensure this order: a definition that was changed gets a new, higher number.
@@ -44,47 +39,6 @@ _FIRST: Final = ("vhost", "policy", "parameter", "role", "user")
 #: The positions of an inbox without messages: shared, and never changed.
 _NO_POSITIONS: Final[array[int]] = array("q")
 _GRAMMARS: Final = {grammar.name: grammar for grammar in (AMQP, MQTT)}
-
-
-class SessionRestorer:
-    """The part of a front end that restores its sessions when the broker starts."""
-
-    def restore(
-        self, vhost: VirtualHost, name: str, number: i64, definition: Definition
-    ) -> Subscriber:
-        """Restore the session `name`, without a connection, and return it.
-
-        `number` is the number of the session's definition in the store. Raises BrokerError if the
-        definition is invalid.
-        """
-        raise NotImplementedError
-
-    def restore_subscription(self, session: Subscriber, binding: Binding) -> None:
-        """Add a subscription to a session; the subscription's binding is restored already."""
-        raise NotImplementedError
-
-    def restore_inbox(
-        self,
-        session: Subscriber,
-        store: DurableStore,
-        positions: array[int],
-        pubrec_received: set[int],
-    ) -> None:
-        """Restore a session's inbox: messages that wait, or that its client has not settled.
-
-        An inbox without messages is restored too. `positions` are the positions of the inbox's
-        messages in the store, and `pubrec_received` the positions of messages that the client has
-        acknowledged with a PUBREC.
-        """
-        raise NotImplementedError
-
-    def restore_received(self, session: Subscriber, identifiers: list[int]) -> None:
-        """Restore the packet identifiers of QoS 2 messages that await the client's PUBREL."""
-        raise NotImplementedError
-
-    def finish_restore(self) -> None:
-        """Complete the restore of the sessions. Called once, after all messages were restored."""
-        raise NotImplementedError
 
 
 class RefusedDefinition:

@@ -38,6 +38,12 @@ class Sender:
         """Return the size in bytes of the output that left the outlet and is not sent yet."""
         return 0
 
+    def local_address(self) -> tuple[str, int]:
+        """Return the address and port of this machine to which the client has connected; ("", 0)
+        for a Unix socket, and without a socket.
+        """
+        return "", 0
+
     def deadline_set(self, when: i64) -> None:
         """Call the connection's `advance` at the time `when`, in ms of Agenda.now."""
 

@@ -8,6 +8,8 @@ simulation can crash, pause and delay every step.
 
 Reading order:
 
+    errors      the error that stops a node
+    timing      the time limits of a cluster
     records     the records of the log, and their encoding
     judge       decides for each record whether it is valid
     contract    the replicated log, the replica's data directory, and the steps of an engine

@@ -17,8 +17,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
+from broker.replication.errors import ReplicationError
 from broker.replication.formats import FORMATS
-from broker.replication.records import CLAIM, DIGEST_SIZE, Claim, ClusterState, ReplicationError
+from broker.replication.records import CLAIM, DIGEST_SIZE, Claim, ClusterState
 from broker.store.catalog import Catalog
 from broker.store.codecs import Codecs
 from broker.store.disk import Disk, StoreError

@@ -1,6 +1,6 @@
 """Frees the disk space of settled messages on a node that follows the replicated log.
 
-The owner of the log frees disk space while it writes (trellis/server/store_writer.py). A node that
+The owner of the log frees disk space while it writes (DurableStoreWriter). A node that
 follows does the same work in single steps, between its reads of the replicated log.
 
 After a crash, the node again reads all batches that follow its stored state. This module cannot

@@ -18,7 +18,9 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from broker.replication.records import REMEDY, ClusterState, ReplicationError
+from broker.replication.errors import ReplicationError
+from broker.replication.records import REMEDY, ClusterState
+from broker.replication.timing import BEAT, LEASE, SILENCE, check_times
 
 Result = TypeVar("Result")
 
@@ -176,24 +178,15 @@ class Timing:
     """The time limits of a cluster, in seconds; they must be the same on all nodes."""
 
     #: A standby claims the log after it has read no record of the owner for this time.
-    silence: float = 3.5
+    silence: float = SILENCE
     #: The owner may act until this time has passed since it sent its last acknowledged record.
-    lease: float = 2.5
+    lease: float = LEASE
     #: The owner appends a beat if it has sent no record for this time.
-    beat: float = 0.3
+    beat: float = BEAT
 
     def __post_init__(self) -> None:
-        """Raise ReplicationError unless 2 * `beat` < `lease` < `silence`.
-
-        With these times, one late beat does not end the owner's lease, and the lease ends before a
-        standby claims the log.
-        """
-        if not 0 < 2 * self.beat < self.lease < self.silence:
-            raise ReplicationError(
-                f"silence {self.silence:g} s, lease {self.lease:g} s and beat {self.beat:g} s do "
-                "not fit together: twice cluster.beat must be below cluster.lease, and "
-                "cluster.lease below cluster.silence"
-            )
+        """Raise ReplicationError unless the times fit together (`check_times`)."""
+        check_times(self.silence, self.lease, self.beat)
 
 
 #: Seconds between two reads of a standby that has read all records.

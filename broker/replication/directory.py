@@ -24,9 +24,10 @@ from typing import Final
 
 from broker.replication.compaction import LogCompaction
 from broker.replication.contract import Apply, ReceivedBatch, ReplicaDiverged, ReplicaFull
+from broker.replication.errors import ReplicationError
 from broker.replication.formats import FORMATS, Formats
 from broker.replication.payload import Payload
-from broker.replication.records import REMEDY, ClusterState, ReplicationError
+from broker.replication.records import REMEDY, ClusterState
 from broker.replication.warm_survivors import WarmSurvivors
 from broker.store.batch_records import Records
 from broker.store.catalog import Catalog, CatalogUnwritten
@@ -420,9 +421,7 @@ class ReplicaDirectory:
         return log, warm
 
     def _check_streams(self, definitions: list[tuple[int, Defined]]) -> None:
-        """Raise ReplicaDiverged if a stream's rows do not end at the offset that the log has
-        recorded.
-        """
+        """Raise ReplicaDiverged unless a stream's rows end at the offset that the log records."""
         for number, entry in definitions:
             end = self._stream_ends.get(number, 0) if entry.kind == "queue" else 0
             if end:

@@ -19,8 +19,9 @@ from typing import Final
 from mypy_extensions import mypyc_attr
 
 from broker.replication import payload
+from broker.replication.errors import ReplicationError
 from broker.replication.payload import Change, Payload
-from broker.replication.records import ForeignRecord, ReplicationError
+from broker.replication.records import ForeignRecord
 from broker.replication.report import NodeReport
 from broker.replication.trimming import NodeList
 from broker.store.stream_contract import ShippedRows, StreamGarbage

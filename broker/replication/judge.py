@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from broker.replication.errors import ReplicationError
 from broker.replication.records import (
     CALL,
     REMEDY,
@@ -27,7 +28,6 @@ from broker.replication.records import (
     ClusterState,
     LogRecord,
     Mark,
-    ReplicationError,
 )
 
 

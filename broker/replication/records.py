@@ -19,6 +19,8 @@ import struct
 from dataclasses import dataclass
 from typing import Final
 
+from broker.replication.errors import ReplicationError
+
 #: The first bytes of every record. A topic that holds other records belongs to another program.
 MAGIC: Final = b"TRLC"
 #: The version of the format of the records.
@@ -52,10 +54,6 @@ REMEDY: Final = (
 )
 #: Size in bytes of the digest of settings.
 DIGEST_SIZE: Final = 32
-
-
-class ReplicationError(Exception):
-    """Raised if a node cannot continue in its cluster. The text names the reason and a remedy."""
 
 
 class ForeignRecord(ReplicationError):

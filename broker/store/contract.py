@@ -36,6 +36,7 @@ from broker.store.entries import (
     EntryGroup,
     MessageSettled,
     MessageStored,
+    PubrecReceived,
     StoreEntry,
     StreamExtended,
     Undefined,
@@ -110,9 +111,7 @@ class Ticket:
 
 
 class WriteBatch:
-    """The entries appended between two calls of `Store.take`, and the tickets that wait for
-    them.
-    """
+    """The entries appended between two calls of `Store.take`, and the tickets that wait."""
 
     def __init__(self, tickets: list[Ticket], last: i64) -> None:
         self.tickets = tickets
@@ -171,8 +170,8 @@ class Store:
         #: Number of messages that were delivered although the delivery mark that covers them was
         #: not durable, because the disk was too slow or full.
         self.unmarked_deliveries: i64 = 0
-        #: The store calls this function for the first entry of a batch, and again for the first
-        #: ticket of the batch, so that the server calls `take`.
+        #: Called for the first entry of a batch, and again for the first ticket of the batch, so
+        #: that the server calls `take`.
         self.request_batch: Callable[[], None] = _ignore_request
         #: True if entries or rows wait for the next batch.
         self.unbatched = False
@@ -271,6 +270,10 @@ class Store:
         No ticket waits for the entry.
         """
         self.append(MessageSettled(queue, position), None)
+
+    def append_pubrec(self, queue: i64, position: i64, ticket: Ticket | None) -> i64:
+        """Append a `PubrecReceived` of these values. Return the position of the entry. Hot path."""
+        return self.append(PubrecReceived(queue, position), ticket)
 
     def _announce(self, ticket: Ticket | None) -> None:
         """Make the ticket, if any, wait for the next batch, and request this batch if needed.

@@ -28,6 +28,7 @@ from broker.store.entries import (
     EntryGroup,
     MessageSettled,
     MessageStored,
+    PubrecReceived,
     RetainedSet,
     StoreEntry,
     Undefined,
@@ -192,6 +193,15 @@ class DurableStore(Store):
         self._recorder.add_settled(self.position, queue, position)
         if not self.unbatched:
             self._announce(None)
+
+    def append_pubrec(self, queue: i64, position: i64, ticket: Ticket | None) -> i64:
+        if self._group_depth:
+            return self.append(PubrecReceived(queue, position), ticket)
+        appended: i64 = self.position + 1
+        self.position = appended
+        self._recorder.add_pubrec(appended, queue, position)
+        self._announce(ticket)
+        return appended
 
     def batch(self, tickets: list[Ticket]) -> WriteBatch:
         assert self._writing is None, "the previous batch is not written yet"

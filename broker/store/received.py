@@ -23,7 +23,7 @@ from broker.store.layout import (
     SETTLED,
     STORED,
 )
-from broker.store.reading import END, Decoder, RecordReader, group_members
+from broker.store.reading import END, MEMBER_HEADER_SIZE, Decoder, RecordReader, group_members
 from broker.store.replay import Replay
 
 
@@ -79,7 +79,7 @@ class ReceivedRecords:
             self._count(records, reader.kind, reader.position, data, reader.start, reader.end, size)
             return
         for member in group_members(data, reader.position, reader.start, reader.end):
-            size = member.end - member.start
+            size = MEMBER_HEADER_SIZE + member.end - member.start
             self._count(records, member.kind, member.position, data, member.start, member.end, size)
 
     def _count(

@@ -6,7 +6,7 @@ from typing import Final
 from zlib import crc32
 
 from librt.strings import BytesWriter, write_i16_be, write_i32_be, write_i64_be
-from mypy_extensions import i16, i32, i64
+from mypy_extensions import i16, i32, i64, u8
 
 from broker.messages.message import Address
 from broker.store.disk import StoreError
@@ -116,6 +116,12 @@ def write_packet_id(out: BytesWriter, session: i64, packet_id: i64) -> bytes:
     write_i64_be(out, session)
     write_u16(out, packet_id)
     return b""
+
+
+def write_member_head(out: BytesWriter, kind: i64, size: i64) -> None:
+    """Write the head of a group's member, its kind and the size of its payload."""
+    out.append(u8(kind))
+    write_i32_be(out, i32(size))
 
 
 def write_u16(out: BytesWriter, number: i64) -> None:

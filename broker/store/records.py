@@ -37,6 +37,7 @@ from broker.store.layout import (
     HEADER_SIZE,
     INDEX_STRIDE,
     PAYLOAD_MAX,
+    PUBREC_RECEIVED,
     RETAINED_FLAG,
     SETTLED,
     STORED,
@@ -44,10 +45,12 @@ from broker.store.layout import (
     VERSION,
     version_of,
 )
+from broker.store.member_run import MemberRun
 from broker.store.record_parts import (
     encoded_names,
     record_kind,
     wrapped_annotation,
+    write_member_head,
     write_numbers,
     write_packet_id,
     write_u16,
@@ -68,12 +71,18 @@ class Recorder:
 
     def __init__(self, codecs: Codecs, seed: i64) -> None:
         self._codecs = codecs
-        self._seed: i64 = seed
+        #: The seed of the checksums, and `zlib.crc32`. An attribute costs less than a global name.
+        self._seed = int(seed)
+        self._crc32 = crc32
         #: The wall clock minus the broker's clock, in ms: added to an expiry time before it is
         #: written.
         self.clock: i64 = 0
+        #: The present record without its length and checksum; one object for all records.
+        self._head = BytesWriter()
         self._out = BytesWriter()
         self._records = Records()
+        #: Acknowledgements that are not in `_out` yet: they become one record.
+        self._run = MemberRun()
         #: Offset of the last record in `marks`.
         self._marked: i64 = -INDEX_STRIDE
         #: Sizes of the members of the last EntryGroup, in bytes.
@@ -86,15 +95,17 @@ class Recorder:
     @property
     def count(self) -> int:
         """Number of records that were encoded since the last `take`."""
-        return int(self._records.count)
+        return int(self._records.count) + (1 if self._run.count > 0 else 0)
 
     @property
     def size(self) -> int:
         """Size of the records that were encoded since the last `take`, in bytes."""
-        return int(self._records.size)
+        return int(self._records.size + self._run.size)
 
     def take(self) -> Records:
         """Return the records that were encoded since the last call, and begin a new batch."""
+        if self._run.count > 0:
+            self._write_run()
         records = self._records
         if len(self._out):
             records.parts.append(self._out.getvalue())
@@ -108,9 +119,9 @@ class Recorder:
 
         Raises StoreError, and adds nothing, if the entry is too large for a record.
         """
+        if self._run.count > 0:
+            self._write_run()
         records = self._records
-        first: i64 = BATCH_START << 16 if records.count == 0 else 0
-        head = BytesWriter()
         content = b""
         members: list[bytes] = []
         members_size: i64 = 0
@@ -124,9 +135,7 @@ class Recorder:
                 members_size += len(part)
             if members_size < SUMMED_SIZE:
                 content = b"".join(members)
-        write_i32_be(head, i32(version_of(newest) << 24 | kind << 16 | first))
-        write_i32_be(head, 0)
-        write_i64_be(head, position)
+        head = self._begin_record(version_of(newest), kind, position)
         if kind != GROUP:
             content = self._write_payload(head, entry)
         size: i64
@@ -146,12 +155,10 @@ class Recorder:
         annotations: list[int] | None,
     ) -> None:
         """Encode a `MessageStored` of these values. Raises StoreError like `add`. Hot path."""
+        if self._run.count > 0:
+            self._write_run()
         records = self._records
-        first: i64 = BATCH_START << 16 if records.count == 0 else 0
-        head = BytesWriter()
-        write_i32_be(head, i32(VERSION << 24 | STORED << 16 | first))
-        write_i32_be(head, 0)
-        write_i64_be(head, position)
+        head = self._begin_record(VERSION, STORED, position)
         content = self._write_stored(head, vhost, message, queues, annotations)
         size: i64 = self._write_record(position, head, content)
         _count_copies(records, position, queues)
@@ -159,17 +166,49 @@ class Recorder:
 
     def add_settled(self, position: i64, queue: i64, settled: i64) -> None:
         """Encode a `MessageSettled` of the message at position `settled` in `queue`. Hot path."""
-        records = self._records
-        first: i64 = BATCH_START << 16 if records.count == 0 else 0
-        head = BytesWriter()
-        write_i32_be(head, i32(VERSION << 24 | SETTLED << 16 | first))
+        run = self._run
+        if not run.accepts(position):
+            self._begin_run(position)
+        run.add(SETTLED, queue, settled)
+        write_numbers(self._records.settled, queue, settled)
+
+    def add_pubrec(self, position: i64, queue: i64, message: i64) -> None:
+        """Encode a `PubrecReceived` for the message at position `message` in `queue`. Hot path."""
+        run = self._run
+        if not run.accepts(position):
+            self._begin_run(position)
+        run.add(PUBREC_RECEIVED, queue, message)
+        write_numbers(self._records.noted, queue, message)
+
+    def _begin_run(self, position: i64) -> None:
+        """Write the present run, and begin a run whose first entry has this position."""
+        if self._run.count > 0:
+            self._write_run()
+        self._run.first = position
+
+    def _write_run(self) -> None:
+        """Write the run as one record: a group, or a plain record if the run has one entry."""
+        records, run = self._records, self._run
+        position, count = run.first, run.count
+        members = run.take()
+        head = self._begin_record(VERSION, GROUP if count > 1 else i64(members[0]), position)
+        if count > 1:
+            write_i32_be(head, i32(count))
+            self._write_record(position, head, members)
+            records.last = position + count - 1
+            records.transient_size += len(members)
+        else:
+            records.transient_size += self._write_record(position, head, members[MEMBER_HEAD_SIZE:])
+
+    def _begin_record(self, version: i64, kind: i64, position: i64) -> BytesWriter:
+        """Return a writer with the start of a record: the part from version to position."""
+        head = self._head
+        head.truncate(0)
+        first: i64 = BATCH_START << 16 if self._records.count == 0 else 0
+        write_i32_be(head, i32(version << 24 | kind << 16 | first))
         write_i32_be(head, 0)
         write_i64_be(head, position)
-        write_i64_be(head, queue)
-        write_i64_be(head, settled)
-        records.transient_size += self._write_record(position, head, b"")
-        write_i64_be(records.settled, queue)
-        write_i64_be(records.settled, settled)
+        return head
 
     def _write_record(self, position: i64, head: BytesWriter, content: bytes) -> i64:
         """Write length and checksum of a record, then `head` and `content`. Return its size."""
@@ -181,7 +220,7 @@ class Recorder:
         if content and not uncopied:
             head.write(content)
         tail = head.getvalue()
-        crc: i64 = crc32(tail, self._seed)
+        crc: i64 = self._crc32(tail, self._seed)
         if uncopied:
             crc = crc32(content, crc)
         out = self._out
@@ -353,7 +392,7 @@ class Recorder:
         size: i64 = len(part) + len(content)
         if size <= PAYLOAD_MAX:
             out = BytesWriter()
-            _write_member_head(out, STORED, size)
+            write_member_head(out, STORED, size)
             out.write(part.getvalue())
             entry.head, entry.content = out.getvalue(), content
 
@@ -371,7 +410,7 @@ class Recorder:
         newest: i64 = 0
         for member in entry.entries:
             if isinstance(member, MessageStored) and member.head:
-                sizes.append(len(member.head) + len(member.content) - MEMBER_HEAD_SIZE)
+                sizes.append(len(member.head) + len(member.content))
                 if len(out):
                     parts.append(out.getvalue())
                     out = BytesWriter()
@@ -386,18 +425,12 @@ class Recorder:
             size: i64 = len(part) + len(content)
             if size > PAYLOAD_MAX:
                 raise _too_large(size)
-            sizes.append(int(size))
-            _write_member_head(out, kind, size)
+            sizes.append(int(size) + MEMBER_HEAD_SIZE)
+            write_member_head(out, kind, size)
             out.write(part.getvalue())
             out.write(content)
         parts.append(out.getvalue())
         return parts, newest
-
-
-def _write_member_head(out: BytesWriter, kind: i64, size: i64) -> None:
-    """Write the head of a group's member, its kind and the size of its payload."""
-    out.append(u8(kind))
-    write_i32_be(out, i32(size))
 
 
 def _count_copies(records: Records, position: i64, queues: list[int]) -> None:

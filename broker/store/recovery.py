@@ -39,7 +39,7 @@ from broker.store.files import (
 )
 from broker.store.findings import CUT, IGNORED, MISSING, QUARANTINED, WRONG, Finding, Quarantine
 from broker.store.layout import CLOSED, GROUP, RETAINED, SETTLED, STORED
-from broker.store.reading import END, RecordReader, group_members
+from broker.store.reading import END, MEMBER_HEADER_SIZE, RecordReader, group_members
 from broker.store.record_parts import closing_record
 from broker.store.replay import Recovery, Replay, ignore_progress
 
@@ -379,9 +379,8 @@ class Recoverer:
         file.records += 1
         if kind == GROUP:
             for member in group_members(reader.data, reader.position, reader.start, reader.end):
-                self._count_one(
-                    file, member.kind, reader.data, member.start, member.end - member.start
-                )
+                size = MEMBER_HEADER_SIZE + member.end - member.start
+                self._count_one(file, member.kind, reader.data, member.start, size)
         else:
             self._count_one(file, kind, reader.data, reader.start, size)
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from typing import Final
 
+from broker.agenda import Agenda
 from broker.queues.private import GroupInbox, Inbox, ShortQueue
 from broker.queues.queue import Queue
 from broker.routing.subscriber import Subscriber
-from broker.store.contract import Ticket
+from broker.store.contract import Store, Ticket
 from broker.store.entries import Undefined
 from broker.vhost.vhost import VirtualHost
 
 #: The largest number of direct replies that are kept for a consumer that does not read.
 REPLIES_MAX: Final = 100_000
+#: The inbox of every subscriber that has no inbox yet. No message is put into it.
+NO_INBOX: Final = Inbox("", "", Agenda(), Store(), False, 0)
 
 
 def open_reply(vhost: VirtualHost, name: str) -> Queue:
@@ -61,7 +64,17 @@ def add_subscriber(vhost: VirtualHost, subscriber: Subscriber) -> None:
 
 def delete_subscriber(vhost: VirtualHost, subscriber: Subscriber, ticket: Ticket | None) -> None:
     """Delete a session or a subscription group, with its inbox and bindings."""
+    _delete_inbox(vhost, subscriber, ticket)
+    vhost.subscribers.pop(subscriber, None)
+    vhost.declarations.deleted.add_subscriber(subscriber)
+    subscriber.dead = True
+    vhost.bindings.remove_to(subscriber)
+
+
+def _delete_inbox(vhost: VirtualHost, subscriber: Subscriber, ticket: Ticket | None) -> None:
     inbox = subscriber.inbox
+    if inbox is NO_INBOX:
+        return
     if inbox.durable:
         # Append this entry before `on_deleted` releases the messages: their release takes
         # effect once this entry is durable.
@@ -71,7 +84,3 @@ def delete_subscriber(vhost: VirtualHost, subscriber: Subscriber, ticket: Ticket
     inbox.on_deleted()
     vhost.inboxes.pop(inbox.name, None)
     vhost.declarations.inbox_names.remove(inbox.name)
-    vhost.subscribers.pop(subscriber, None)
-    vhost.declarations.deleted.add_subscriber(subscriber)
-    subscriber.dead = True
-    vhost.bindings.remove_to(subscriber)

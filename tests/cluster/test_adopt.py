@@ -18,6 +18,7 @@ from broker.replication.adoption import (
 )
 from broker.replication.contract import LogReplaced, Timing
 from broker.replication.description import NodeDescription
+from broker.replication.errors import ReplicationError
 from broker.replication.judge import LogGap
 from broker.replication.owner import LogOwner
 from broker.replication.records import (
@@ -26,7 +27,6 @@ from broker.replication.records import (
     Claim,
     ClusterState,
     LogRecord,
-    ReplicationError,
     decode,
 )
 from broker.replication.report import NodeReport

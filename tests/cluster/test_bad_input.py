@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from broker.replication.contract import Timing
 from broker.replication.directory import ReplicaDirectory
+from broker.replication.errors import ReplicationError
 from broker.replication.owner import LogOwner
 from broker.replication.records import (
     BEAT,
@@ -22,7 +23,6 @@ from broker.replication.records import (
     Claim,
     ClusterState,
     LogRecord,
-    ReplicationError,
 )
 from broker.replication.report import NodeReport
 from broker.replication.standby import CLOCKS

@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from msgspec.structs import replace
 
 from broker.replication.contract import CHUNK_SIZE, LogSpan, LogUnreachable, OutcomeUnknown
-from broker.replication.records import ReplicationError
+from broker.replication.errors import ReplicationError
 from tests.cluster.conftest import OpenLog, cluster_on, created
 from tests.cluster.programs import Kfake
 from tests.cluster.test_contract import KAFKA, read_all

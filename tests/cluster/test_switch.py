@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from pika.exceptions import AMQPError
 
-from broker.replication.records import ReplicationError
+from broker.replication.errors import ReplicationError
 from broker.replication.report import NodeReport
 from tests.broker import run_command
 from tests.cluster.log_server import LogServer

@@ -84,7 +84,8 @@ class Home(World):
             there[f"messages of session {session.name}"] = [
                 one.body for one in publications(client.greeting)
             ]
-            there[f"identifiers of session {session.name}"] = sorted(session.in_flight.received)
+            held = session.in_flight.received.identifiers()
+            there[f"identifiers of session {session.name}"] = held
         kept = {f"to.{topic}": self.vhost.retained.get(f"to.{topic}") for topic in range(TOPICS)}
         there["retained"] = [
             (key, message.body) for key, message in kept.items() if message is not None

@@ -20,7 +20,7 @@ from tests.top.disks import HandledDisk
 from trellis import app
 from trellis.cli import main
 from trellis.cluster.membership import Membership
-from trellis.server import alarms, store_writer
+from trellis.server import alarms, durable_store_writer
 from trellis.server.reload import Read
 from trellis.settings import Settings
 
@@ -72,7 +72,7 @@ class ScarceDisk(HandledDisk):
 
 def serve(seed: int, arguments: list[str]) -> int:
     """Run `trellis serve` on a ScarceDisk; `seed` decides its shortages."""
-    store_writer.RETRY_SECONDS = 0.01  # type: ignore[misc]
+    durable_store_writer.RETRY_SECONDS = 0.01  # type: ignore[misc]
     alarms.CHECK_INTERVAL = 0.02  # type: ignore[misc]
     plain = app.run
 

@@ -37,7 +37,7 @@ class ClusterAnswer:
 
     def __init__(self, ran: subprocess.CompletedProcess[str]) -> None:
         errors = [line for line in ran.stderr.splitlines() if " INFO " not in line]
-        reasons = [line for line in errors if not line.startswith("\tat ")]
+        reasons = [line for line in errors if not line.lstrip().startswith("at ")]
         assert ran.returncode == 0, "\n".join([*reasons, ran.stdout])[-9000:]
         self.answer: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
         self.files: list[str] = self.answer["files"]

@@ -12,7 +12,8 @@ import pytest
 
 from broker.replication.contract import Apply, ReplicaDiverged, ReplicaFull
 from broker.replication.directory import ReplicaDirectory
-from broker.replication.records import ClusterState, ForeignRecord, ReplicationError
+from broker.replication.errors import ReplicationError
+from broker.replication.records import ClusterState, ForeignRecord
 from broker.store.backup import copy_catalog
 from broker.store.batch_records import Records
 from broker.store.catalog import Catalog

@@ -125,7 +125,10 @@ class Log:
         self.state.apply(position, entry)
 
     def add(self, *entries: StoreEntry) -> int:
-        """Add entries to the model and encode them; return the position of the first one."""
+        """Add entries to the model and encode them as a DurableStore does.
+
+        Return the position of the first entry.
+        """
         first = self.position + 1
         for entry in entries:
             position = self.position + 1
@@ -136,7 +139,12 @@ class Log:
                     if member.message is not None:
                         self._retained[member.vhost, member.key] = position + at
             self.state.apply(position, entry)
-            self.recorder.add(position, entry)
+            if isinstance(entry, MessageSettled):
+                self.recorder.add_settled(position, entry.queue, entry.position)
+            elif isinstance(entry, PubrecReceived):
+                self.recorder.add_pubrec(position, entry.queue, entry.position)
+            else:
+                self.recorder.add(position, entry)
             self.position += len(entry.entries) if isinstance(entry, EntryGroup) else 1
         return first
 

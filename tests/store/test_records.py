@@ -50,7 +50,15 @@ from broker.store.layout import (
     STORED,
     UNCOPIED_SIZE,
 )
-from broker.store.reading import BAD, END, SHORT, Decoder, RecordReader, group_members
+from broker.store.reading import (
+    BAD,
+    END,
+    MEMBER_HEADER_SIZE,
+    SHORT,
+    Decoder,
+    RecordReader,
+    group_members,
+)
 from broker.store.records import PART_SIZE, Recorder
 
 SEED = 0x1234
@@ -459,7 +467,7 @@ def test_batch_has_the_figures_that_the_log_needs() -> None:
     assert settled == [5, 6, 6] and batch.copies == 12
     assert (
         6 * 3_000 < batch.stored_size < 7 * 3_000
-        and batch.transient_size == HEADER_SIZE + 16 + 2 * 16
+        and batch.transient_size == HEADER_SIZE + 16 + 2 * (MEMBER_HEADER_SIZE + 16)
     )
     data = b"".join(batch.parts)
     reader = RecordReader(SEED, 0)

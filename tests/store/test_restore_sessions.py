@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from protocols.mqtt.session.session_row import session_row
 from tests.clients import World, mqtt_publish
 from tests.store.homes import Home, bindings, options
 from tests.wire.mqtt.client import (
@@ -37,7 +38,7 @@ def test_session_is_restored_with_its_subscriptions_and_gets_its_messages(
     world = Home(tmp_path)
     assert [session.name for session in world.mqtt_front.sessions.all()] == ["c"]
     assert len(world.vhost.subscribers) == len(world.vhost.inboxes) == 1
-    assert not world.mqtt_front.sessions.all()[0].describe()["connected"]
+    assert not session_row(world.mqtt_front.sessions.all()[0])["connected"]
     writer = Client(world, connect("w"))
     for serial, topic in enumerate(["a", "b", "c/x", "d"], start=1):
         writer.send(mqtt_publish(topic, topic.encode(), 2, serial))

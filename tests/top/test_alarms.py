@@ -18,10 +18,10 @@ from tests.top.disks import SmallDisk
 from tests.top.running import Amqp0, Running
 from trellis import process
 from trellis.server import alarms, disk_reserve, heap
-from trellis.server import store_writer as storing
+from trellis.server import durable_store_writer as storing
+from trellis.server.durable_store_writer import DurableStoreWriter
 from trellis.server.heap import HeapTrimmer
 from trellis.server.memory import MemoryEstimate
-from trellis.server.store_writer import DurableStoreWriter
 
 MB = 1 << 20
 #: The smallest segments that settings allow.

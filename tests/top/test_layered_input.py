@@ -25,7 +25,7 @@ from tests.top.test_link import SLOW
 from tests.top.test_tls import Tapped
 from tests.websocket_client import MQTT, frame, upgrade
 from trellis.server.link import Link
-from trellis.server.tls import RECORDS_MAX, TlsLayer, TlsTally
+from trellis.server.tls import PIECE_BYTES, RECORDS_MAX, TlsLayer, TlsTally
 
 WS: Final = {"enabled": True, "port": 0, "host": "127.0.0.1"}
 #: The largest chunk that uvloop passes to a link.
@@ -149,9 +149,9 @@ async def test_input_that_waits_before_the_login_is_charged_once(
 
 
 @given(
-    st.lists(st.integers(0, 300), max_size=20),
+    st.lists(st.integers(0, 300) | st.integers(0, 16_640), max_size=10),
     st.integers(1, 20),
-    st.lists(st.integers(1, 60_000), max_size=8),
+    st.lists(st.integers(1, 60_000) | st.integers(1, CHUNK), max_size=8),
 )
 def test_pieces_have_few_records_and_follow_each_other(
     some: list[int], repeated: int, cuts: list[int]
@@ -173,9 +173,33 @@ def test_pieces_have_few_records_and_follow_each_other(
             within = sum(done + start <= begin < done + end for begin in begins)
             # A record whose header began in an earlier chunk counts in the piece of its last bytes.
             assert within <= RECORDS_MAX
-            assert end == len(data) or within >= RECORDS_MAX - 1 and done + end in begins
+            full = within >= RECORDS_MAX - 1 or end - start >= PIECE_BYTES
+            assert end == len(data) or full and done + end in begins
+            # A piece ends with the record that reaches the limit.
+            assert not any(start + PIECE_BYTES <= begin - done < end for begin in begins)
             start = end
         done += len(data)
+
+
+def test_a_large_output_is_encrypted_in_pieces(authority: Authority, tmp_path: Path) -> None:
+    """The buffers of OpenSSL keep the size of the largest output, so this size must be bounded."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(authority.sign("localhost"))
+    layer = TlsLayer(context, Peer("", 0, True), TlsTally(), "")
+    client = TlsClient(authority.client(), tmp_path / "secrets")
+    sent = client.handshake()
+    while not client.complete:
+        layer.receive(sent)
+        sent = client.handshake(b"".join(layer.send([])))
+    layer.receive(sent)
+    body = bytes(range(256)) * 2_000
+    for parts in ([body], [body[:100], body[100:]]):
+        pieces = layer.send(parts)
+        assert len(pieces) == 1 + len(body) // PIECE_BYTES
+        assert max(map(len, pieces)) < PIECE_BYTES + 4 * 256
+        assert client.receive(b"".join(pieces)) == body
+    (small,) = layer.send([body[:PIECE_BYTES]])
+    assert client.receive(small) == body[:PIECE_BYTES]
 
 
 # -- the end of the input behind input that waits

@@ -75,6 +75,9 @@ class MemoryTransport(asyncio.Transport):
 class Served:
     """A broker in the test's event loop, without sockets."""
 
+    #: The class of the clients' transports.
+    transport_kind: type[MemoryTransport] = MemoryTransport
+
     def __init__(self, loop: StillLoop, **given: Any) -> None:
         world = self.world = World()
         self.turn = LoopTurn(loop, world.broker, StoreWriter(world.store))
@@ -100,7 +103,7 @@ class Served:
 
     def connect(self, listener: str, data: bytes, kind: type[Link] = Link) -> None:
         """Connect a client that sends these bytes first."""
-        link, transport = kind(self._contexts[listener]), MemoryTransport()
+        link, transport = kind(self._contexts[listener]), self.transport_kind()
         transport.link = link
         link.connection_made(transport)
         self.clients.append(transport)

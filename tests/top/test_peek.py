@@ -11,6 +11,7 @@ from urllib.parse import quote
 import pamqp.commands as spec
 import pytest
 
+from protocols.mqtt.session.session_row import session_row
 from tests.clients import mqtt_publish, publication
 from tests.top.api_client import api, users
 from tests.top.conftest import Start
@@ -121,7 +122,7 @@ async def test_a_session_shows_its_messages_to_administrators(broker: Running) -
     lamp = await broker.mqtt("lamp", clean=False, user="known/known")
     await lamp.subscribe("home/#", 1)
     lamp.socket.close()
-    await broker.until(lambda: not broker.node.mqtt.sessions.all()[0].describe()["connected"])
+    await broker.until(lambda: not session_row(broker.node.mqtt.sessions.all()[0])["connected"])
     sender = await broker.mqtt("sender", user="known/known")
     await sender.socket.send(mqtt_publish("home/door", b"open", qos=1, packet_id=1))
     inbox = "mqtt-subscription-lampqos1"

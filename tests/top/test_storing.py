@@ -19,8 +19,8 @@ from tests.clients import marshal, mqtt_publish, publication
 from tests.top.conftest import Start
 from tests.top.disks import PATIENCE, HandledDisk
 from tests.top.running import Amqp0, Running
-from trellis.server import store_writer as storing
-from trellis.server.store_writer import DurableStoreWriter
+from trellis.server import durable_store_writer as storing
+from trellis.server.durable_store_writer import DurableStoreWriter
 
 #: The smallest segments that settings allow.
 SMALL = {"segment": 65_536}

@@ -10,6 +10,7 @@ from typing import Any
 import pamqp.commands as spec
 import pytest
 
+from protocols.mqtt.session.session_row import session_row
 from protocols.refusal_fields import ACCESS, CAUSE, LIMIT, MISSING_EXCHANGE, MISSING_QUEUE
 from tests.clients import connect_packet, marshal, mqtt_publish, publication
 from tests.top.api_client import ADMIN, api, users
@@ -187,7 +188,7 @@ async def test_a_shared_subscription_is_a_subscription_of_its_session(broker: Ru
     await worker.leave()
     _, findings = await why(broker, "clients/worker")
     assert "its session keeps 1 subscription and 0 messages for it" in findings["away"]
-    (row,) = (one.describe() for one in broker.node.mqtt.sessions.all())
+    (row,) = (session_row(one) for one in broker.node.mqtt.sessions.all())
     assert row["subscriptions"] == 1
 
 

@@ -81,7 +81,7 @@ class Kind(NamedTuple):
 
 
 KINDS: Final = (
-    Kind(mqtt_connection, 2_680, 6_500),
+    Kind(mqtt_connection, 1_580, 4_200),
     # benchmarks/memory.py reports 1,697 bytes (compiled), because its broker has a data directory:
     # the row of a session is in SQLite there. The store of this test has no directory, and keeps
     # the rows in memory. Uncompiled, a session takes 5,611 bytes of objects with this store (the

@@ -20,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import secrets
+import struct
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -50,6 +51,8 @@ from trellis.auth.scram import METHOD, ScramConversation
 #: Largest number of verdicts delivered in one turn of the event loop. After each
 #: verdict, a connection handles the input that waited for it.
 VERDICTS_PER_TURN: Final = 5
+#: The sizes of a user name, a password hash and a password.
+_SIZES: Final = struct.Struct(">III")
 
 VerdictCallback = Callable[[Verdict], None]
 
@@ -82,7 +85,8 @@ class Accounts(Authenticator):
         self.anonymous_identity = anonymous
         self._anonymous_remote = anonymous_remote
         self._queue = queue
-        self._secret = secrets.token_bytes(32)
+        #: A keyed hash without input, which `_digest` copies.
+        self._keyed = hashlib.blake2b(key=secrets.token_bytes(32), digest_size=32)
         self.scram_secret = scram_secret
         self._remembered = RememberedPasswords(remember)
         self._checking: dict[bytes, list[PendingLogin]] = {}
@@ -157,7 +161,6 @@ class Accounts(Authenticator):
             return
         password_hash = decoy_hash() if account is None else account.password_hash
         digest = self._digest(name, credentials.password, password_hash)
-        loop = asyncio.get_running_loop()
         record = self._remembered.find(digest)
         if record is not None and account is not None:
             answer(Verdict(account.identity, record=record))
@@ -168,7 +171,7 @@ class Accounts(Authenticator):
             password_hash,
             credentials,
             answer,
-            loop.time() + LINE_SECONDS,
+            asyncio.get_running_loop().time() + LINE_SECONDS,
             details or "the password is wrong",
         )
         self.submit(login)
@@ -295,6 +298,8 @@ class Accounts(Authenticator):
         return None if self.users is None else self.users.by_name.get(user)
 
     def reserved_for(self, vhost: str, client_id: str) -> list[str]:
+        if self._reservations.empty and (self.users is None or self.users.reservations.empty):
+            return []  # The usual case: this look-up is a part of each MQTT login.
         rank, users = self._reservations.find(vhost, client_id)
         if self.users is None:
             return users
@@ -335,9 +340,11 @@ class Accounts(Authenticator):
 
     def _digest(self, name: str, password: bytes, password_hash: str) -> bytes:
         """Return a keyed digest that identifies credentials without revealing them."""
-        digest = hashlib.blake2b(key=self._secret, digest_size=32)
-        for part in (name.encode(), password_hash.encode(), password):
-            digest.update(len(part).to_bytes(4, "big") + part)
+        user, stored = name.encode(), password_hash.encode()
+        # The sizes before the texts tell where each text ends.
+        sizes = _SIZES.pack(len(user), len(stored), len(password))
+        digest = self._keyed.copy()
+        digest.update(b"%b%b%b%b" % (sizes, user, stored, password))
         return digest.digest()
 
     def _hash(self, loop: asyncio.AbstractEventLoop, login: PendingLogin) -> None:

@@ -132,10 +132,12 @@ def parser(command: str = "") -> Parser:
 
     With the name of a command, return a parser that knows only the commands of the same module, so
     that a command does not wait for the imports of all others. Only `completion` and `man` need the
-    parsers of all commands.
+    parsers of all commands. With `--version`, return a parser that knows no command.
     """
     alone = command in COMMANDS and command not in _WHOLE
-    modules = [COMMANDS[command]] if alone else dict.fromkeys(COMMANDS.values())
+    modules = [COMMANDS[command]] if alone else list(dict.fromkeys(COMMANDS.values()))
+    if command == "--version":
+        modules = []
     root = Parser(
         prog="trellis",
         usage="trellis COMMAND [ARGUMENT]...",

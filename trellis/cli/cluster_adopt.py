@@ -66,7 +66,7 @@ def add(tools: Commands) -> None:
 def adopt(arguments: argparse.Namespace) -> int:
     """Begin a replicated log with the data directory of this node."""
     from broker.replication.contract import LogUnreachable, OutcomeUnknown
-    from broker.replication.records import ReplicationError
+    from broker.replication.errors import ReplicationError
     from broker.store.disk import Lock, StoreError
 
     settings = load_settings(arguments).settings
@@ -120,7 +120,7 @@ def _open(arguments: argparse.Namespace, settings: Settings) -> ReplicatedLog:
             2,
         )
     from broker.replication.contract import LogUnreachable
-    from broker.replication.records import ReplicationError
+    from broker.replication.errors import ReplicationError
     from trellis.cluster.kafka_log import KafkaLog
 
     try:

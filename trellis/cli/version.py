@@ -31,7 +31,7 @@ def add(commands: Commands) -> None:
 
 
 class PrintVersion(argparse.Action):
-    """The flag `--version`. The version is looked up only if a command line has the flag."""
+    """The flag `--version`."""
 
     def __call__(self, parser: argparse.ArgumentParser, *ignored: Any) -> None:
         """Print `trellis VERSION`, and exit."""

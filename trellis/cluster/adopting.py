@@ -23,12 +23,12 @@ from broker.replication.adoption import (
 from broker.replication.contract import Timing
 from broker.replication.description import NodeDescription
 from broker.replication.engine import ReplicatedLog
+from broker.replication.errors import ReplicationError
 from broker.replication.records import (
     BatchChunk,
     Claim,
     ForeignRecord,
     Mark,
-    ReplicationError,
     decode,
 )
 from broker.replication.report import NodeReport

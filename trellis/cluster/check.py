@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from broker.replication.contract import LogUnreachable
-from broker.replication.records import Claim, Mark, ReplicationError, decode
+from broker.replication.errors import ReplicationError
+from broker.replication.records import Claim, Mark, decode
 from trellis.cluster.client_errors import TopicAbsent
 from trellis.cluster.client_options import delivery_seconds
 from trellis.cluster.kafka_log import KafkaLog

@@ -7,7 +7,7 @@ from typing import Final
 from confluent_kafka import KafkaError, KafkaException
 
 from broker.replication.contract import LogUnreachable
-from broker.replication.records import ReplicationError
+from broker.replication.errors import ReplicationError
 from trellis.settings.cluster import ClusterSettings
 
 #: The reason in errors of requests after `close`.

@@ -14,10 +14,11 @@ from broker.replication.contract import Apply, ReplicaFull, Timing
 from broker.replication.description import NodeDescription
 from broker.replication.directory import ReplicaDirectory
 from broker.replication.engine import ReplicatedLog, carry_out
+from broker.replication.errors import ReplicationError
 from broker.replication.follower import Follower
 from broker.replication.formats import FORMATS, Formats
 from broker.replication.owner import LogOwner
-from broker.replication.records import DIGEST_SIZE, ReplicationError
+from broker.replication.records import DIGEST_SIZE
 from broker.replication.report import NodeReport
 from broker.replication.standby import Standby
 from broker.store.opening import OpenedStore

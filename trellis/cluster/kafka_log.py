@@ -8,7 +8,7 @@ from typing import Final
 from confluent_kafka import KafkaException
 
 from broker.replication.contract import CHUNK_SIZE, LogSpan, LogTrimmed
-from broker.replication.records import ReplicationError
+from broker.replication.errors import ReplicationError
 from broker.replication.report import NodeReport
 from trellis.cluster.appender import KafkaAppender
 from trellis.cluster.client_errors import LogBehind, LogShorter, TopicAbsent, TopicReplaced

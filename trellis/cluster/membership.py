@@ -26,9 +26,10 @@ from broker.replication.contract import LogUnreachable, Timing
 from broker.replication.description import NodeDescription
 from broker.replication.directory import ReplicaDirectory
 from broker.replication.engine import ReplicatedLog
+from broker.replication.errors import ReplicationError
 from broker.replication.figures import ClusterFigures
 from broker.replication.formats import FORMATS, Formats
-from broker.replication.records import ClusterState, ReplicationError
+from broker.replication.records import ClusterState
 from broker.replication.report import NodeReport
 from broker.store.catalog import Catalog
 from broker.store.codecs import Codecs

@@ -4,7 +4,7 @@ To ship a batch is to append it to the log. A beat is a record without content. 
 at which a reader may begin. The owner is fenced once another node owns the log: a fenced node must
 end its process.
 
-    thread "store"     ship, then the write to the local disk, then the confirms (store_writer.py)
+    thread "store"     ship, write to the local disk, confirm (durable_store_writer.py)
     thread "beat"      appends a beat whenever the owner has sent no record for a while
     thread "fence"     aborts all connections when another node may have taken over
     thread "report"    reports the state of this node (reporting.py)

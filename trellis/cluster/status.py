@@ -10,7 +10,8 @@ from typing import Final
 
 import trellis
 from broker.replication.contract import LogUnreachable
-from broker.replication.records import ClusterState, ReplicationError, decode
+from broker.replication.errors import ReplicationError
+from broker.replication.records import ClusterState, decode
 from broker.replication.report import NodeReport
 from broker.store.disk import StoreError
 from broker.store.opening import CATALOG

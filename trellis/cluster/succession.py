@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from broker.replication.records import ReplicationError
+from broker.replication.errors import ReplicationError
 from broker.replication.report import NodeReport
 
 #: Largest age in seconds of the last report of a successor.

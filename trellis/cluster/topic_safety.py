@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from broker.replication.contract import CHUNK_LEAST, CHUNK_SIZE
-from broker.replication.records import ReplicationError
+from broker.replication.errors import ReplicationError
 from trellis.cluster.client_options import MESSAGE_MAX, MESSAGE_OVERHEAD
 from trellis.cluster.topic import IN_SYNC, REPLICAS, TopicFacts
 from trellis.settings.cluster import ClusterSettings

@@ -2,30 +2,65 @@
 
 The broker opens the listening sockets. While no gateway runs, the broker only watches whether a
 client connects; the gateway inherits the sockets and accepts. An idle gateway ends by itself.
+
+The broker loads the modules that answer the gateway's calls (API_MODULES) before it starts the
+first gateway. So a broker starts 10 ms faster, and without requests to its HTTP API, it does not
+load them. If no file descriptor is free, neither the modules can be loaded nor a gateway be
+started, and the broker tries both again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import socket
-from typing import Final
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
 
 import trellis
 from broker.definitions.rabbitmq import SECTIONS
 from trellis import logs
 from trellis.child_process import Program, start_program, wait_or_kill
 from trellis.http import contract
-from trellis.http.answering import CallServer
-from trellis.http.management.answers import ApiBackend
-from trellis.http.management.api import route_infos
-from trellis.monitoring.http_counters import HttpListenerCounters
+from trellis.monitoring.http_counters import HttpCounters, HttpListenerCounters
+from trellis.server.node import BrokerNode
 from trellis.settings import Settings
+
+if TYPE_CHECKING:
+    from trellis.http.answering import CallServer
+    from trellis.http.management.answers import ApiBackend
 
 #: Shortest time in seconds between two starts of a gateway, so that a gateway that ends at once is
 #: not restarted in a busy loop. Clients wait in the kernel's queue meanwhile.
 RESTART_SECONDS: Final = 1.0
 #: The program of the gateway.
 PROGRAM: Final = "trellis.http.gateway"
+#: The modules that answer the gateway's calls. The event loop loads one of them per turn, in this
+#: order, which divides the modules that they import, so that each turn takes less than 3 ms.
+API_MODULES: Final = (
+    "trellis.monitoring.route_rows",
+    "trellis.http.management.answers",
+    "trellis.http.stream_files",
+    *(
+        f"trellis.http.management.{name}"
+        for name in (
+            "topology",
+            "connections",
+            "consequences",
+            "definitions",
+            "routing",
+            "diagnosis",
+            "health",
+            "extensions",
+            "links",
+            "moving",
+            "retaining",
+            "right_consequences",
+            "stream_rows",
+            "api",
+        )
+    ),
+    "trellis.http.answering",
+)
 #: Shortest time in seconds between two log lines about gateways that failed.
 LOG_INTERVAL: Final = 60.0
 
@@ -34,12 +69,20 @@ class GatewayProcess:
     """The process that serves one HTTP listener, whose listening sockets are `sockets`."""
 
     def __init__(
-        self, backend: ApiBackend, counters: HttpListenerCounters, sockets: list[socket.socket]
+        self,
+        node: BrokerNode,
+        all_counters: HttpCounters,
+        counters: HttpListenerCounters,
+        sockets: list[socket.socket],
     ) -> None:
-        self._backend = backend
+        """Watch the sockets. `all_counters` counts for all HTTP listeners, `counters` for one."""
+        self._node = node
+        self._all_counters = all_counters
         self._counters = counters
         self._sockets = sockets
-        self._settings = backend.node.settings
+        self._settings = node.settings
+        #: The state that the handlers of the API share; None before the first gateway.
+        self._backend: ApiBackend | None = None
         self._loop = asyncio.get_running_loop()
         self._watching = False
         self._closed = False
@@ -109,17 +152,20 @@ class GatewayProcess:
             self._started_at = self._loop.time()
             if not self._closed:
                 await self._serve()
-        except OSError as error:
+        except (OSError, ImportError) as error:
             self._log(
                 "http_gateway_not_started",
-                error=error.strerror or error,
+                error=getattr(error, "strerror", None) or error,
                 note=f"the HTTP API does not answer; next attempt in {RESTART_SECONDS:g} s",
             )
         finally:
             self._watch()
 
     async def _serve(self) -> None:
-        """Start a gateway, answer its calls, and wait for its end. Raises OSError."""
+        """Start a gateway, answer its calls, and wait for its end. Raises OSError, ImportError."""
+        backend = await self._load_api()
+        from trellis.http.answering import CallServer
+
         ours, theirs = socket.socketpair()
         files, their_files = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
         try:
@@ -129,7 +175,7 @@ class GatewayProcess:
                 self._process = await self._loop.run_in_executor(
                     None, self._start, theirs, their_files
                 )
-            server = CallServer(self._backend, self._counters, files)
+            server = CallServer(backend, self._counters, files)
             try:
                 if self._closed:
                     self._process.kill()
@@ -159,6 +205,20 @@ class GatewayProcess:
                 "again",
             )
 
+    async def _load_api(self) -> ApiBackend:
+        """Load the modules of the API, one per turn of the event loop, and return its state.
+
+        Raises OSError or ImportError if no file descriptor is free.
+        """
+        if self._backend is None:
+            for module in API_MODULES:
+                import_module(module)
+                await asyncio.sleep(0)
+            from trellis.http.management.answers import ApiBackend
+
+            self._backend = ApiBackend(self._node, self._all_counters)
+        return self._backend
+
     def _log(self, event: str, **fields: object) -> None:
         """Log a failure of the gateway, at most once in LOG_INTERVAL."""
         if self._loop.time() - self._logged_at >= LOG_INTERVAL:
@@ -177,7 +237,9 @@ class GatewayProcess:
         return process
 
     def _greeting(self) -> contract.Greeting:
-        at_start = self._backend.node.settings
+        from trellis.http.management.api import route_infos
+
+        at_start = self._node.settings
         return contract.Greeting(
             self._settings.log.level,
             at_start.limits.handshake,
@@ -186,5 +248,5 @@ class GatewayProcess:
             self._settings.tls,
             route_infos(),
             list(SECTIONS),
-            self._backend.node.certificates.contents,
+            self._node.certificates.contents,
         )

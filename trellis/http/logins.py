@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from broker.access.identity import Credentials, Identity, Verdict
 from trellis.auth.authenticate import Accounts
-from trellis.auth.tokens.authenticator import TokenAuthenticator, token_of
 from trellis.monitoring.http_counters import HttpCounters
 from trellis.server.listener_context import peer_of
 from trellis.server.refusals import RefusalLog
 from trellis.settings import Settings
+
+if TYPE_CHECKING:
+    from trellis.auth.tokens.authenticator import TokenAuthenticator
 
 
 class LoginParts(Protocol):
@@ -60,9 +62,7 @@ async def authenticate(
     credentials = Credentials(
         user or "", token or password, "/", peer.address, peer.local and direct
     )
-    if node.tokens is not None and token_of(credentials):
-        node.tokens.judge(token_of(credentials), credentials, on_verdict)
-    else:
+    if node.tokens is None or not node.tokens.judge_token(credentials, on_verdict):
         node.accounts.authenticate(credentials, on_verdict)
     verdict = await answer
     if verdict.identity is None:

@@ -23,6 +23,7 @@ READERS = frozenset({"administrator", "monitoring"})
 
 def metrics_routes(node: BrokerNode, counters: HttpCounters) -> HttpRouter[Handler]:
     """Return the routes of the metrics port."""
+    metrics.load_modules(node)
 
     async def healthz(request: Request) -> Response:
         return Response(200, b"alive\n")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from trellis.http.gateway_process import GatewayProcess
-from trellis.http.management.answers import ApiBackend
 from trellis.http.metrics_endpoint import metrics_routes
 from trellis.http.server import HttpServer
 from trellis.monitoring.http_counters import HttpCounters, HttpListenerCounters
@@ -40,8 +39,7 @@ class HttpService:
             )
             ports.serve(self.metrics.protocol, node.admission.count_refusal)
         else:
-            backend = ApiBackend(node, self._counters)
-            self.gateway = GatewayProcess(backend, counters, ports.sockets)
+            self.gateway = GatewayProcess(node, self._counters, counters, ports.sockets)
 
     def reload(self, settings: Settings) -> None:
         """Make the gateway use the settings of a reload."""

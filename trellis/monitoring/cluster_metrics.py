@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from broker.replication.figures import ClusterFigures
 from trellis.monitoring.page import MetricsPage
+
+if TYPE_CHECKING:
+    from broker.replication.figures import ClusterFigures
 
 #: The states of a node, in the order in which the node passes through them.
 STATES: Final = ("following", "claiming", "opening", "active", "fenced")

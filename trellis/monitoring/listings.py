@@ -20,6 +20,7 @@ from broker.routing.exchanges import Exchange, TopicExchange
 from broker.routing.topic_history import HistorySum
 from broker.vhost.background import kind_of
 from broker.vhost.vhost import VirtualHost
+from protocols.mqtt.session.session_row import session_row
 from trellis import logs
 from trellis.monitoring import client_rows
 from trellis.monitoring.ingress import collect_counts
@@ -196,7 +197,7 @@ async def _policies(node: BrokerNode) -> AsyncIterator[Row]:
 
 async def _sessions(node: BrokerNode) -> AsyncIterator[Row]:
     for session in node.mqtt.sessions.all():
-        yield session.describe() | counts_of_session(session)
+        yield session_row(session) | counts_of_session(session)
 
 
 async def _topics(node: BrokerNode) -> AsyncIterator[Row]:

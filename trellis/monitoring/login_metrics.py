@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from trellis.auth.tokens.authenticator import TokenAuthenticator
-from trellis.auth.tokens.provider import ProviderKeys
+from typing import TYPE_CHECKING
+
 from trellis.monitoring.page import MetricsPage
 from trellis.server.node import BrokerNode
+
+if TYPE_CHECKING:
+    from trellis.auth.tokens.authenticator import TokenAuthenticator
 
 
 def add_logins(page: MetricsPage, node: BrokerNode) -> None:
@@ -50,6 +53,10 @@ def add_logins(page: MetricsPage, node: BrokerNode) -> None:
 
 def _add_tokens(page: MetricsPage, tokens: TokenAuthenticator) -> None:
     """Add to the page the metrics of tokens and of their keys."""
+    # Imported here, because a broker without tokens does not need the module; this one has loaded
+    # it at its start.
+    from trellis.auth.tokens.provider import ProviderKeys
+
     page.counter(
         "trellis_tokens_accepted", "Total number of tokens that were accepted.", tokens.accepted
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import platform
 from itertools import chain, islice
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import trellis
 from broker.routing.publish_context import IngressCounters
@@ -24,7 +24,6 @@ from trellis.monitoring import (
     node_metrics,
     stream_protocol,
 )
-from trellis.monitoring.archive_metrics import add_archive
 from trellis.monitoring.bridge_metrics import add_bridges
 from trellis.monitoring.cluster_metrics import add_cluster
 from trellis.monitoring.http_counters import HttpCounters
@@ -33,12 +32,24 @@ from trellis.monitoring.login_metrics import add_logins
 from trellis.monitoring.pace import Pace
 from trellis.monitoring.page import OBJECTS_MAX, MetricsPage
 from trellis.monitoring.scrape import queues_of
-from trellis.monitoring.telemetry_metrics import add_telemetry
 from trellis.server.node import BrokerNode
-from trellis.server.store_writer import DurableStoreWriter, StoreWriter
+
+if TYPE_CHECKING:
+    from trellis.server.durable_store_writer import DurableStoreWriter
 
 #: Number of objects that are counted in one turn of the event loop.
 COUNT_SLICE: Final = 500
+
+
+def load_modules(node: BrokerNode) -> None:
+    """Import the modules for settings that few brokers use. Called at the start of a broker.
+
+    Later, an import could fail, because the process has no free file descriptor.
+    """
+    if node.archive is not None:
+        import trellis.monitoring.archive_metrics
+    if node.telemetry is not None:
+        import trellis.monitoring.telemetry_metrics  # noqa: F401
 
 
 async def aggregated_metrics(node: BrokerNode, http: HttpCounters) -> MetricsPage:
@@ -74,10 +85,15 @@ async def aggregated_metrics(node: BrokerNode, http: HttpCounters) -> MetricsPag
     _state(page, node)
     if node.cluster_figures is not None:
         add_cluster(page, node.cluster_figures())
+    # Most brokers have neither an archive nor telemetry; `load_modules` has loaded the modules.
     if node.archive is not None:
+        from trellis.monitoring.archive_metrics import add_archive
+
         add_archive(page, node.archive)
     add_bridges(page, node.bridges)
     if node.telemetry is not None:
+        from trellis.monitoring.telemetry_metrics import add_telemetry
+
         add_telemetry(page, node.telemetry)
     return page
 
@@ -340,7 +356,7 @@ def _trellis(page: MetricsPage, node: BrokerNode) -> None:
         node.gc_policy.collected,
     )
     add_logins(page, node)
-    _store(page, node.store_writer)
+    _store(page, node)
     for vhost in node.broker.vhosts.values():
         page.gauge(
             "trellis_parameter_bytes",
@@ -368,57 +384,66 @@ def _trellis(page: MetricsPage, node: BrokerNode) -> None:
         )
 
 
-def _store(page: MetricsPage, store_writer: StoreWriter) -> None:
+def _store(page: MetricsPage, node: BrokerNode) -> None:
     page.counter(
         "trellis_store_entries",
         "Total number of entries appended to the store.",
-        int(store_writer.store.position),
+        int(node.store_writer.store.position),
     )
-    if isinstance(store_writer, DurableStoreWriter):
-        log = store_writer.durable.log
-        page.counter(
-            "trellis_store_batches",
-            "Total number of batches of entries written and synced.",
-            store_writer.batches,
-        )
-        page.counter(
-            "trellis_store_writes_refused",
-            "Total number of writes that found the disk full, or no file descriptor left, and "
-            "were retried.",
-            store_writer.full_disk_failures,
-        )
-        page.gauge(
-            "trellis_store_blocked",
-            "1 while writes of the store are retried, else 0.",
-            1 if store_writer.blocked_reason else 0,
-        )
-        page.counter(
-            "trellis_store_unmarked_deliveries",
-            "Total number of messages delivered before the store could record the delivery, "
-            "because the disk was slow or full. After a crash, these messages may be delivered "
-            "again without the flag `redelivered`.",
-            int(store_writer.durable.unmarked_deliveries),
-        )
-        page.gauge(
-            "trellis_store_pending_bytes",
-            "Size of the entries that wait to be written, in bytes.",
-            store_writer.durable.unwritten_bytes,
-        )
-        page.gauge("trellis_store_log_bytes", "Size of the store's log in bytes.", log.size)
-        page.gauge("trellis_store_log_files", "Number of files of the store's log.", len(log.files))
-        page.counter(
-            "trellis_store_checkpoints",
-            "Total number of checkpoints made.",
-            store_writer.checkpoints,
-        )
-        page.counter(
-            "trellis_store_log_dropped_bytes",
-            "Total size of the files of the store's log that were removed unread, because they had "
-            "no live entries, in bytes.",
-            store_writer.dropped_bytes,
-        )
-        page.gauge(
-            "trellis_store_log_throttled",
-            "1 while publishers wait until a checkpoint has made the store's log smaller, else 0.",
-            1 if store_writer.log_throttled else 0,
-        )
+    if node.directory is not None:
+        # Imported here, because a broker in memory does not need the module; this one has loaded it
+        # at its start.
+        from trellis.server.durable_store_writer import DurableStoreWriter
+
+        assert isinstance(node.store_writer, DurableStoreWriter)
+        _durable_store(page, node.store_writer)
+
+
+def _durable_store(page: MetricsPage, store_writer: DurableStoreWriter) -> None:
+    log = store_writer.durable.log
+    page.counter(
+        "trellis_store_batches",
+        "Total number of batches of entries written and synced.",
+        store_writer.batches,
+    )
+    page.counter(
+        "trellis_store_writes_refused",
+        "Total number of writes that found the disk full, or no file descriptor left, and "
+        "were retried.",
+        store_writer.full_disk_failures,
+    )
+    page.gauge(
+        "trellis_store_blocked",
+        "1 while writes of the store are retried, else 0.",
+        1 if store_writer.blocked_reason else 0,
+    )
+    page.counter(
+        "trellis_store_unmarked_deliveries",
+        "Total number of messages delivered before the store could record the delivery, "
+        "because the disk was slow or full. After a crash, these messages may be delivered "
+        "again without the flag `redelivered`.",
+        int(store_writer.durable.unmarked_deliveries),
+    )
+    page.gauge(
+        "trellis_store_pending_bytes",
+        "Size of the entries that wait to be written, in bytes.",
+        store_writer.durable.unwritten_bytes,
+    )
+    page.gauge("trellis_store_log_bytes", "Size of the store's log in bytes.", log.size)
+    page.gauge("trellis_store_log_files", "Number of files of the store's log.", len(log.files))
+    page.counter(
+        "trellis_store_checkpoints",
+        "Total number of checkpoints made.",
+        store_writer.checkpoints,
+    )
+    page.counter(
+        "trellis_store_log_dropped_bytes",
+        "Total size of the files of the store's log that were removed unread, because they had "
+        "no live entries, in bytes.",
+        store_writer.dropped_bytes,
+    )
+    page.gauge(
+        "trellis_store_log_throttled",
+        "1 while publishers wait until a checkpoint has made the store's log smaller, else 0.",
+        1 if store_writer.log_throttled else 0,
+    )

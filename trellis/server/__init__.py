@@ -4,8 +4,10 @@ Reading order, by subject:
 
     one turn of the event loop   turn, clock_floor
     one client                   link, layered_link, tls, rate_limited_link
-    ports                        listener, listener_context, admission, certificates, descriptors
-    the store                    store_writer, recovery, disk_reserve, file_modes
+    ports                        listener, acceptor, listener_context, admission, certificates,
+                                 descriptors
+    the store                    store_writer, durable_store_writer, recovery, disk_reserve
+    the data directory           data_directory, file_modes
     the whole broker             node, fence
     a start or a reload          reload, definitions_files, matching_profile
     running in the background    alarms, memory, heap, gc_policy

@@ -56,7 +56,7 @@ class LayeredLink(Link):
             return
         # Limits per address apply to the client's address, which the header contains. The limit on
         # all connections applies already.
-        if self._admission.refusal_reason(peer.address, True, len(self._turn.links)):
+        if self._context.admission.refusal_reason(peer.address, True, len(self._turn.links)):
             self.reject(transport)
             return
         self._header = b""
@@ -91,7 +91,9 @@ class LayeredLink(Link):
                 raise BadHeader
         except BadHeader:
             self._header = None
-            self._admission.count_refusal("proxy_header", self._context.peer(transport).address)
+            self._context.admission.count_refusal(
+                "proxy_header", self._context.peer(transport).address
+            )
             self.reject(transport)
             return b""
         if size == 0:
@@ -259,7 +261,7 @@ class LayeredLink(Link):
             transport = self._transport
             if transport is not None:
                 address = self._context.peer(transport).address
-                self._admission.count_refusal("proxy_header", address)
+                self._context.admission.count_refusal("proxy_header", address)
             self.abort()
 
     def next_deadline(self) -> i64:
@@ -287,7 +289,7 @@ class LayeredLink(Link):
         connection = self._connection
         if self._header is not None:
             self._header = None
-            self._admission.count_refusal("proxy_header")
+            self._context.admission.count_refusal("proxy_header")
         super().on_closed()
         for layer in self._layers:
             layer.on_closed(connection.reason or "lost" if connection is not None else "lost")

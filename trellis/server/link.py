@@ -43,9 +43,6 @@ LINGER_MS: Final = 2_000
 #: Seconds between the answer to a client's request to close and the half-close. (The client library
 #: lapin reports an error if the end of input arrives together with that answer.)
 CLOSE_DELAY: Final = 0.1
-#: A client that reads nothing is disconnected when its unread output exceeds the backpressure limit
-#: by more than this many messages of the largest size.
-UNREAD_MESSAGES: Final = 4
 
 
 class Link(TurnLink):
@@ -61,19 +58,16 @@ class Link(TurnLink):
         super().__init__()
         self._context = context
         self._turn = context.turn
-        self._admission = context.admission
-        self._unread_max = (
-            context.backpressure_bytes + UNREAD_MESSAGES * context.front.broker.limits.message
-        )
         self._connection: Connection | None = None
         self._transport: asyncio.Transport | None = None
         self._linger_until: i64 = 0
+        # Compiled code stores flags that are assigned one after the other in the same 8 bytes.
         self._reading = True
+        #: True while this link is in the turn's list of links with leftover input.
+        self._in_leftover = False
         #: Input not yet handled, because the client has not logged in or the turn had no time for
         #: it.
         self._unread_input: bytes | None = None
-        #: True while this link is in the turn's list of links with leftover input.
-        self._in_leftover = False
 
     # -- the sender of the connection's output
 
@@ -82,6 +76,12 @@ class Link(TurnLink):
 
     def backlog(self) -> int:
         return 0 if self._transport is None else int(self._transport.get_write_buffer_size())
+
+    def local_address(self) -> tuple[str, int]:
+        name = None if self._transport is None else self._transport.get_extra_info("sockname")
+        if isinstance(name, tuple) and len(name) >= 2:
+            return str(name[0]), int(name[1])
+        return "", 0
 
     def deadline_set(self, when: i64) -> None:
         if self._connection is not None:
@@ -96,14 +96,14 @@ class Link(TurnLink):
 
     def _open(self, transport: asyncio.Transport, peer: Peer) -> None:
         """Open the connection of a peer, unless the connection limits refuse the peer."""
-        if self._admission.refusal_reason(peer.address, peer.local, len(self._turn.links)):
+        if self._context.admission.refusal_reason(peer.address, peer.local, len(self._turn.links)):
             self.reject(transport)
             return
         transport.set_write_buffer_limits(self._context.backpressure_bytes)
         self._transport = transport
         connection = self._connection = self._context.front.connect(peer)
         connection.sender = self
-        self._admission.add(connection)
+        self._context.admission.add(connection)
         self._turn.add_link(self, connection.deadline)
 
     def data_received(self, data: bytes) -> None:
@@ -126,12 +126,17 @@ class Link(TurnLink):
                     self._receive(connection, data)
                 except Exception as error:  # noqa: BLE001  the client must get a reason
                     self._fail(connection, error)
-        else:
-            # This chunk waits for its turn; the link reads the next chunk after this chunk is
-            # handled.
-            self._unread_input = data if self._unread_input is None else self._unread_input + data
-            self._pause_reading()
+        elif self._unread_input is None:
+            # This chunk waits for its turn. If the present turn has no time for it, the turn calls
+            # `hold_input`, and the link reads the next chunk after this chunk is handled.
+            self._unread_input = data
             self._turn.add_to_login_queue(self)
+        else:
+            self._unread_input += data
+            self._pause_reading()
+
+    def hold_input(self) -> None:
+        self._pause_reading()
 
     def handle_unread_input(self) -> None:
         """Handle the stored input that `data_received` did not handle at once."""
@@ -224,7 +229,7 @@ class Link(TurnLink):
         """
         if connection.finished:
             self._close_transport(connection, transport)
-        elif connection.paused and transport.get_write_buffer_size() > self._unread_max:
+        elif connection.paused and transport.get_write_buffer_size() > self._context.unread_max:
             # Deliveries stopped long ago, so this output consists of answers to requests of the
             # client, which does not read them.
             connection.abort("reads_nothing")
@@ -372,7 +377,7 @@ class Link(TurnLink):
                 self._turn.on_closed(connection)
             else:
                 connection.on_closed()
-            self._admission.remove(connection)
+            self._context.admission.remove(connection)
 
     # -- backpressure towards the client's writes
 

@@ -1,14 +1,11 @@
 """Listeners: open ports and Unix sockets, then accept connections at a limited pace.
 
 All ports are opened before the first client is served, so a port in use is reported in one line and
-ends the start. This module accepts connections itself. The servers of asyncio and uvloop would
-accept all waiting connections at once, which blocks the event loop when a thousand clients connect
-together; and uvloop's server closes its port for good when file descriptors run out.
+ends the start. `acceptor.py` accepts the connections.
 """
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import os
 import socket
@@ -17,22 +14,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from trellis import logs
+from trellis.server.acceptor import LinkAcceptor, ProtocolFactory
 from trellis.settings import Listener, PlainListener
 
 #: Largest number of connections that wait in the kernel for their acceptance, for each socket.
 BACKLOG: Final = 4_096
-#: Number of connections accepted from one socket in one turn of the event loop, before open links
-#: are served.
-ACCEPTS_PER_TURN: Final = 2
-#: Seconds without accepting after file descriptors or memory have run out.
-PAUSE: Final = 1.0
-#: Shortest time in seconds between two log lines about pauses of one socket.
-LOG_INTERVAL: Final = 60.0
 #: For port 0: number of attempts to find a port that is free on every address.
 TRIES: Final = 20
-
-ProtocolFactory = Callable[[], asyncio.BaseProtocol]
 
 
 class ListenError(Exception):
@@ -51,7 +39,7 @@ class BoundListener:
         self.name = name
         self.sockets = sockets
         self._file = file
-        self._acceptors: list[Acceptor] = []
+        self._acceptors: list[LinkAcceptor] = []
 
     @property
     def address(self) -> str:
@@ -65,7 +53,7 @@ class BoundListener:
         `count_refusal` counts a refused connection, or a pause in accepting, by reason.
         """
         files = [] if self._file is None else [self._file.socket]
-        self._acceptors = [Acceptor(sock, make, count_refusal) for sock in self.sockets + files]
+        self._acceptors = [LinkAcceptor(sock, make, count_refusal) for sock in self.sockets + files]
 
     def pause(self) -> None:
         """Stop accepting until `serve` is called again.
@@ -83,80 +71,6 @@ class BoundListener:
             sock.close()
         if self._file is not None:
             self._file.close()
-
-
-class Acceptor:
-    """Accepts the connections of one listening socket.
-
-    `make` returns the asyncio protocol for a new connection.
-    """
-
-    #: Key of the setting that limits the number of connections, for the log.
-    LIMIT = "limits.connections"
-
-    def __init__(
-        self, sock: socket.socket, make: ProtocolFactory, count_refusal: Callable[[str], None]
-    ) -> None:
-        self._sock = sock
-        self._make = make
-        self._count_refusal = count_refusal
-        self._loop = asyncio.get_running_loop()
-        self._pause: asyncio.TimerHandle | None = None
-        self._connecting: set[asyncio.Task[None]] = set()
-        #: Time of the last log line about a pause.
-        self._pause_logged = -LOG_INTERVAL
-        self._listen()
-
-    def _listen(self) -> None:
-        self._pause = None
-        self._loop.add_reader(self._sock, self._accept)
-
-    def _accept(self) -> None:
-        for _ in range(ACCEPTS_PER_TURN):
-            try:
-                sock = self._sock.accept()[0]
-            except (BlockingIOError, InterruptedError, ConnectionError):
-                return  # No connection waits, or the first was closed meanwhile.
-            except OSError as error:
-                self._pause_accepting(error)
-                return
-            sock.setblocking(False)
-            task = self._loop.create_task(self._connect(sock))
-            self._connecting.add(task)
-            task.add_done_callback(self._connecting.discard)
-
-    async def _connect(self, sock: socket.socket) -> None:
-        try:
-            await self._loop.connect_accepted_socket(self._make, sock)
-        except OSError:
-            sock.close()  # The client has disconnected.
-
-    def _pause_accepting(self, error: OSError) -> None:
-        """Pause accepting, because file descriptors or memory are exhausted.
-
-        New clients wait in the kernel.
-        """
-        self._count_refusal("descriptors")
-        now = self._loop.time()
-        if now - self._pause_logged >= LOG_INTERVAL:
-            self._pause_logged = now
-            logs.warning(
-                "accept_paused",
-                seconds=PAUSE,
-                error=error.strerror,
-                note=f"raise the descriptor limit or lower {self.LIMIT}; further pauses of "
-                "this socket are counted and logged once a minute",
-            )
-        self._loop.remove_reader(self._sock)
-        self._pause = self._loop.call_later(PAUSE, self._listen)
-
-    def close(self) -> None:
-        """Stop accepting connections."""
-        if self._pause is not None:
-            self._pause.cancel()
-            self._pause = None
-        else:
-            self._loop.remove_reader(self._sock)
 
 
 def bind(name: str, listener: Listener) -> BoundListener:

@@ -9,29 +9,24 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import trellis
 from broker.access.identity import Authenticator
 from broker.broker import Broker
 from broker.errors import BrokerError
 from broker.limits import BrokerLimits
-from broker.replication.figures import ClusterFigures
 from broker.routing.topic_groups import TopicGroups
 from broker.store.audit import Actor, AuditTrail
 from broker.store.disk import Disk, RealDisk
 from broker.store.memory import MemoryStore
-from broker.store.opening import OpenedStore
 from protocols.amqp.front import AmqpFront
 from protocols.amqp.options import AmqpOptions
 from protocols.mqtt.front import MqttFront
 from protocols.mqtt.options import MqttOptions
 from trellis import logs
-from trellis.archive.contract import Open
-from trellis.archive.service import ArchiveService
 from trellis.auth.authenticate import Accounts
 from trellis.auth.rates import PublishRates
-from trellis.auth.tokens.authenticator import TokenAuthenticator
 from trellis.bridge.contract import SHOVEL
 from trellis.bridge.definitions import cluster_name, local_amqp, mqtt_bridge
 from trellis.bridge.service import BridgeService
@@ -48,15 +43,20 @@ from trellis.server.disk_reserve import CATALOG_BYTES, SEGMENTS, DiskReserve
 from trellis.server.gc_policy import GcPolicy
 from trellis.server.listener_context import ListenerContext
 from trellis.server.memory import MemoryAccount
-from trellis.server.recovery import open_directory, restore
 from trellis.server.refusals import RefusalLog
 from trellis.server.settings_in_force import SettingsInForce
-from trellis.server.store_writer import DurableStoreWriter, StoreWriter, pause_writer
+from trellis.server.store_writer import StoreWriter, pause_writer
 from trellis.server.topic_collector import TopicCollector
 from trellis.server.turn import LoopTurn
 from trellis.settings import Loaded, Settings, SettingsError, fill
-from trellis.telemetry.service import telemetry_from_settings
 from trellis.topic_summaries.service import TopicSummaries
+
+if TYPE_CHECKING:
+    from broker.replication.figures import ClusterFigures
+    from broker.store.opening import OpenedStore
+    from trellis.archive.service import ArchiveService
+    from trellis.auth.tokens.authenticator import TokenAuthenticator
+    from trellis.telemetry.service import TelemetryService
 
 #: Largest number of filters in `metrics.topics`: each is compared with each unroutable topic.
 TOPIC_GROUPS_MAX: Final = 100
@@ -103,13 +103,15 @@ class BrokerNode:
         self.disk = disk = disk or RealDisk(
             0 if directory is None else self.descriptors.spares, pause_writer
         )
+        # The modules of the durable store are imported where they are needed, because a broker in
+        # memory does not need them.
         if opened is None and directory is not None:
+            from trellis.server.recovery import open_directory
+
             opened = open_directory(disk, directory, settings.store)
         authenticator = _authenticator(settings, accounts)
         #: The authenticator for tokens; None if the settings name no keys.
-        self.tokens = (
-            TokenAuthenticator(settings.jwt, authenticator) if settings.jwt.enabled else None
-        )
+        self.tokens = _tokens(settings, authenticator)
         self.broker = Broker(
             MemoryStore() if opened is None else opened.store,
             self.tokens or authenticator,
@@ -142,12 +144,12 @@ class BrokerNode:
                 "bridge: paho-mqtt is not installed; pip install 'trellis-broker[bridge]'"
             )
         #: The telemetry, for distributed tracing; None without `telemetry.enabled`.
-        self.telemetry = telemetry_from_settings(settings, self.broker)
-        self.store_writer = (
-            StoreWriter(self.broker.store)
-            if opened is None
-            else DurableStoreWriter(opened.store, loop, failed, self.reserve)
-        )
+        self.telemetry = _telemetry(settings, self.broker)
+        self.store_writer = StoreWriter(self.broker.store)
+        if opened is not None:
+            from trellis.server.durable_store_writer import DurableStoreWriter
+
+            self.store_writer = DurableStoreWriter(opened.store, loop, failed, self.reserve)
         if len(settings.metrics.topics) > TOPIC_GROUPS_MAX:
             raise SettingsError(
                 f"metrics.topics: names {len(settings.metrics.topics)} topic filters; the limit is "
@@ -211,6 +213,8 @@ class BrokerNode:
         #: True while clients may connect; False during start and stop.
         self.ready = False
         if opened is not None:
+            from trellis.server.recovery import restore
+
             restore(opened, self.broker, self.mqtt.sessions)
         accounts.users = self.broker.users
         if self.tokens is not None:
@@ -349,6 +353,10 @@ def _archive(settings: Settings, directory: Path | None, disk: Disk) -> ArchiveS
         raise SettingsError(
             "stream.archive: pyarrow is not installed; pip install 'trellis-broker[archive]'"
         )
+    # Imported here, because a broker without an archive does not need the modules.
+    from trellis.archive.contract import Open
+    from trellis.archive.service import ArchiveService
+
     try:
         return ArchiveService(
             Open(
@@ -366,6 +374,32 @@ def _archive(settings: Settings, directory: Path | None, disk: Disk) -> ArchiveS
             f"stream.archive: cannot create {directory / 'archive'}: {error.strerror}; check the "
             "permissions of the data directory"
         ) from error
+
+
+def _tokens(settings: Settings, others: Authenticator) -> TokenAuthenticator | None:
+    """Return the authenticator for tokens, which asks `others` about logins without a token.
+
+    Return None if the settings name no keys. Raises SettingsError.
+    """
+    if not settings.jwt.enabled:
+        return None
+    # Imported here, because a broker without tokens does not need the modules.
+    from trellis.auth.tokens.authenticator import TokenAuthenticator
+
+    return TokenAuthenticator(settings.jwt, others)
+
+
+def _telemetry(settings: Settings, broker: Broker) -> TelemetryService | None:
+    """Return the telemetry that the settings request; None if it is disabled.
+
+    Raises SettingsError.
+    """
+    if not settings.telemetry.enabled:
+        return None
+    # Imported here, because a broker without telemetry does not need the modules.
+    from trellis.telemetry.service import telemetry_from_settings
+
+    return telemetry_from_settings(settings, broker)
 
 
 def _authenticator(settings: Settings, accounts: Accounts) -> Authenticator:

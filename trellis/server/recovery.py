@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Final
 
 from broker.broker import Broker
-from broker.definitions.restore import RestoreReport, SessionRestorer, restore_broker
-from broker.replication.adoption import leave_cluster
+from broker.definitions.restore import RestoreReport, restore_broker
+from broker.definitions.session_restorer import SessionRestorer
 from broker.store.codecs import Codecs
 from broker.store.disk import Disk, StoreError
 from broker.store.findings import CUT
@@ -23,6 +23,7 @@ from broker.store.opening import OpenedStore, open_store
 from broker.store.replay import Recovery
 from protocols.amqp.codec import stored as amqp_stored
 from protocols.mqtt.codec import stored as mqtt_stored
+from protocols.mqtt.session import restoring  # noqa: F401 - see protocols/mqtt/session/sessions.py
 from trellis import logs
 from trellis.progress import Interval
 from trellis.settings.schema import StoreSettings
@@ -123,6 +124,9 @@ def adopt_directory(disk: Disk, directory: Path) -> str:
     Return "" if the directory belongs to no cluster. Afterwards a broker without a cluster may use
     the directory. The caller must have locked the directory. Raises StoreError.
     """
+    # Imported here, because no other start needs the package of the replicated log.
+    from broker.replication.adoption import leave_cluster
+
     left = leave_cluster(disk, str(directory))
     if left.name:
         logs.warning(

@@ -10,18 +10,20 @@ from __future__ import annotations
 import asyncio
 import traceback
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from trellis import logs
 from trellis.auth.account import Account
 from trellis.auth.settings_users import accounts_from_settings, anonymous_identity
-from trellis.auth.tokens.authenticator import Tokens
 from trellis.server.certificates import CertificateFiles
 from trellis.server.matching_profile import MatchingProfile
 from trellis.server.matching_profile import read as read_profile
 from trellis.server.node import BrokerNode
 from trellis.settings import Loaded, Settings, SettingsError
 from trellis.settings.options import OPTIONS
+
+if TYPE_CHECKING:
+    from trellis.auth.tokens.authenticator import Tokens
 
 #: Reads the settings again from their sources. Raises SettingsError.
 Read = Callable[[], Loaded]
@@ -130,8 +132,17 @@ class SettingsReload:
             accounts_from_settings(settings, node.directory) if changed else None,
             profile,
             CertificateFiles(settings) if node.certificates.contexts else None,
-            Tokens(settings.jwt) if node.tokens is not None and settings.jwt.enabled else None,
+            self._read_tokens(settings),
         )
+
+    def _read_tokens(self, settings: Settings) -> Tokens | None:
+        """Return the verifier of tokens for the settings; None if the broker accepts no tokens."""
+        if self._node.tokens is None or not settings.jwt.enabled:
+            return None
+        # Imported here, because a broker without tokens does not need the module.
+        from trellis.auth.tokens.authenticator import Tokens
+
+        return Tokens(settings.jwt)
 
     def _applied_keys(self, settings: Settings) -> set[str]:
         """Return the keys of the settings that a reload applies."""

@@ -26,6 +26,10 @@ _HEADER: Final[i64] = 5
 #: 1 us. A record with a KeyUpdate message (RFC 8446 section 4.6.3) takes 15 us and has 27 bytes, so
 #: one chunk from the socket could take 140 ms.
 RECORDS_MAX: Final[i64] = 128
+#: Number of bytes that are passed to or taken from OpenSSL at a time, plus the last record. The
+#: memory BIO of a connection keeps the memory of the most bytes that it ever held: without this
+#: limit, a connection over which 1 MB was sent would take 1.4 MB more until it ends.
+PIECE_BYTES: Final[i64] = 1 << 16
 
 #: Reasons in the metrics by the name of the error in OpenSSL.
 REASONS: Final = {
@@ -94,12 +98,14 @@ class TlsLayer(Layer):
         self._header = b""
 
     def piece_end(self, data: bytes, start: i64) -> i64:
-        """Return the offset in `data` at which the next RECORDS_MAX TLS records end. Hot path.
+        """Return the offset in `data` at which the next TLS records end. Hot path.
 
-        The first of these records begins at `start`, or has begun in the previous chunk. Return
-        len(data) if `data` has fewer records.
+        These are RECORDS_MAX records, or fewer records with at least PIECE_BYTES bytes. The first
+        of these records begins at `start`, or has begun in the previous chunk. Return len(data) if
+        `data` has fewer records and bytes.
         """
         size: i64 = len(data)
+        full: i64 = start + PIECE_BYTES
         end: i64 = start + self._left
         records: i64 = 0
         if self._header:
@@ -110,11 +116,11 @@ class TlsLayer(Layer):
             end = start + _HEADER - len(self._header) + (i64(header[3]) << 8 | i64(header[4]))
             self._header = b""
             records = 1
-        while records < RECORDS_MAX and end + _HEADER <= size:
+        while records < RECORDS_MAX and end < full and end + _HEADER <= size:
             end += _HEADER + (i64(data[end + 3]) << 8 | i64(data[end + 4]))
             records += 1
         self._left = max(0, end - size)
-        if end < size and records < RECORDS_MAX:
+        if end < size and end < full and records < RECORDS_MAX:
             self._header = data[end:]
             return size
         return min(end, size)
@@ -186,6 +192,8 @@ class TlsLayer(Layer):
         self.speaks = False
         if parts and self.open:
             plain = parts[0] if len(parts) == 1 else b"".join(parts)
+            if len(plain) > PIECE_BYTES:
+                return self._send_pieces(plain)
             try:
                 sent: i64 = self._ssl.write(plain)
                 while sent < len(plain):
@@ -196,6 +204,19 @@ class TlsLayer(Layer):
                 pass
         records = self._out.read()
         return [records] if records else []
+
+    def _send_pieces(self, plain: bytes) -> list[bytes]:
+        """Encrypt a large output, at most PIECE_BYTES at a time."""
+        records: list[bytes] = []
+        sent: i64 = 0
+        try:
+            while sent < len(plain):
+                sent += self._ssl.write(plain[sent : sent + PIECE_BYTES])
+                records.append(self._out.read())
+        except ssl.SSLError:
+            # The read side has already failed with the same error.
+            records.append(self._out.read())
+        return records
 
     def close(self, reason: str) -> None:
         """Send close_notify, which proves to the client that no attacker cut off the output.

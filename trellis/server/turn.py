@@ -80,6 +80,8 @@ class LoopTurn:
         self._leftover: list[TurnLink] = []
         #: Links with input from a client that has not logged in.
         self._login_queue: list[TurnLink] = []
+        #: Number of links that were in the login queue at the end of the last turn.
+        self._held_logins = 0
         #: Connections whose transports are closed, and whose `on_closed` has not been called.
         self._closed: list[Connection] = []
         #: True when this turn's time for input is used up.
@@ -369,7 +371,7 @@ class LoopTurn:
         )
 
     def _read_login_queue(self) -> None:
-        """Handle input of the login queue in order of arrival, for LOGIN_SECONDS."""
+        """Handle input of the login queue in order of arrival, for LOGIN_SECONDS; hold the rest."""
         end = time.perf_counter() + LOGIN_SECONDS
         handled = 0
         for link in self._login_queue:
@@ -379,7 +381,10 @@ class LoopTurn:
                 break
         del self._login_queue[:handled]
         if self._login_queue:
+            for link in self._login_queue[max(0, self._held_logins - handled) :]:
+                link.hold_input()  # Not before: to stop and start reading costs system calls.
             self.schedule()
+        self._held_logins = len(self._login_queue)
 
     def now(self) -> int:
         """Return the time of the broker's clock, in ms."""

@@ -20,6 +20,10 @@ class TurnLink(Sender):
         self.slot: i64 = 0
         self.slot_index: i64 = 0
 
+    def hold_input(self) -> None:
+        """Read no further input, because the link has stored input that waits for a later turn."""
+        raise NotImplementedError
+
     def handle_unread_input(self) -> None:
         """Handle the stored input that waited for its turn, such as input before a login."""
         raise NotImplementedError

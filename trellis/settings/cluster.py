@@ -2,15 +2,17 @@
 
 import re
 from collections.abc import Iterator
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 from msgspec import field
 
-from broker.replication.contract import Timing
-from broker.replication.records import ReplicationError
+from broker.replication.errors import ReplicationError
+from broker.replication.timing import BEAT, LEASE, SILENCE, check_times
 from trellis.settings.declaration import Section, option
 
-TIMING: Final = Timing()
+if TYPE_CHECKING:
+    from broker.replication.contract import Timing
+
 #: Defaults of the retention of the log: bytes and seconds between two marks, and the largest size
 #: of the log in bytes.
 RETENTION_BYTES: Final = 1 << 30
@@ -108,7 +110,7 @@ class ClusterSettings(Section, frozen=True, kw_only=True):
             le=600,
             unit="s",
         ),
-    ] = TIMING.silence
+    ] = SILENCE
     lease: Annotated[
         float,
         option(
@@ -119,7 +121,7 @@ class ClusterSettings(Section, frozen=True, kw_only=True):
             le=600,
             unit="s",
         ),
-    ] = TIMING.lease
+    ] = LEASE
     beat: Annotated[
         float,
         option(
@@ -129,7 +131,7 @@ class ClusterSettings(Section, frozen=True, kw_only=True):
             le=60,
             unit="s",
         ),
-    ] = TIMING.beat
+    ] = BEAT
     advertised: Annotated[
         str,
         option(
@@ -212,11 +214,14 @@ class ClusterSettings(Section, frozen=True, kw_only=True):
         return self.topic or f"trellis-{self.name}"
 
     @property
-    def timing(self) -> Timing:
+    def timing(self) -> "Timing":
         """The time limits of the cluster.
 
         Raises ReplicationError if the times contradict each other.
         """
+        # Imported here, because a broker without a cluster does not need the replicated log.
+        from broker.replication.contract import Timing
+
         return Timing(self.silence, self.lease, self.beat)
 
     @property
@@ -249,7 +254,7 @@ def cluster_problems(cluster: ClusterSettings) -> Iterator[tuple[tuple[str, ...]
         problem = "a cluster needs cluster.name; set it to the same name on all of its nodes"
         yield ("cluster.name", "cluster.servers"), problem
     try:
-        _ = cluster.timing
+        check_times(cluster.silence, cluster.lease, cluster.beat)
     except ReplicationError as error:
         yield ("cluster.silence", "cluster.lease", "cluster.beat"), str(error)
     try:

@@ -7,8 +7,6 @@ octal digits, such as "0660"`. The caller adds the key before the message.
 import ipaddress
 import re
 
-from argon2 import extract_parameters
-
 from broker.access.rules import check_rule as check_user_rule
 from broker.access.rules import check_rule_variables
 from broker.names import NAME_BYTES_MAX, fault_of
@@ -123,6 +121,9 @@ def check_hash(text: str) -> None:
         if text.startswith(SCRAM_PREFIX):
             parse_scram(text)
         else:
+            # Imported here, because a command that reads the settings seldom checks a hash.
+            from argon2 import extract_parameters
+
             extract_parameters(text)
     except ValueError:
         raise ValueError("must be the output of `trellis hash-password`") from None

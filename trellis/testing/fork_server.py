@@ -53,7 +53,7 @@ class ForkServer:
     def serve(self) -> None:
         """Answer requests until the end of standard input.
 
-        The modules of gateways are loaded when no request waits.
+        The modules of gateways and of the HTTP API are loaded when no request waits.
         """
         gc.freeze()
         unloaded = list(reversed(programs.MODULES))

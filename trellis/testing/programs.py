@@ -21,11 +21,15 @@ from collections.abc import Callable
 from typing import Final, NoReturn
 
 from trellis import child_process
-from trellis.http.gateway_process import PROGRAM
+from trellis.http.gateway_process import API_MODULES, PROGRAM
 
-#: The modules of the gateway, the only program that the spawner forks, in the order in which it
-#: loads them. Each takes less than 30 ms, so no request waits longer.
-MODULES: Final = ("uvicorn.config", "uvicorn", "starlette.responses", f"{PROGRAM}.__main__")
+#: The modules that the spawner loads when no request waits, in this order: those of the gateway,
+#: the only program that the spawner forks, then those with which a broker answers the gateway. Each
+#: takes less than 30 ms, so no request waits longer.
+MODULES: Final = (
+    *("uvicorn.config", "uvicorn", "starlette.responses", f"{PROGRAM}.__main__"),
+    *API_MODULES,
+)
 #: Largest number of descriptors in a request.
 DESCRIPTORS_MAX: Final = 32
 

@@ -18,6 +18,7 @@ from protocols.mqtt.codec.properties import (
     AUTHENTICATION_DATA,
     AUTHENTICATION_METHOD,
     MAXIMUM_PACKET_SIZE,
+    NO_PROPERTIES,
     RECEIVE_MAXIMUM,
     REQUEST_RESPONSE,
     RESPONSE_TOPIC,
@@ -139,12 +140,10 @@ class Connect:
 
 def read_level(packet: bytes) -> int:
     """Return the protocol level that a CONNECT names; 0 if the packet is too short."""
-    try:
-        reader = PacketReader(packet)
-        reader.binary()
-        return reader.byte()
-    except MalformedPacket:
+    if len(packet) < 2:
         return 0
+    at = 2 + (packet[0] << 8 | packet[1])
+    return packet[at] if at < len(packet) else 0
 
 
 def read_connect(reader: PacketReader) -> Connect:
@@ -175,7 +174,7 @@ def read_connect(reader: PacketReader) -> Connect:
         and level < LEVEL_5
     ):
         raise MalformedPacket("the connect flags are invalid")
-    properties = read_properties(reader, CONNECT) if level == LEVEL_5 else Properties5()
+    properties = read_properties(reader, CONNECT) if level == LEVEL_5 else NO_PROPERTIES
     if properties.has(AUTHENTICATION_DATA) and not properties.has(AUTHENTICATION_METHOD):
         raise MalformedPacket(
             "CONNECT has authentication data, but no authentication method", code=PROTOCOL_ERROR

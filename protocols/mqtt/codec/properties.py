@@ -198,6 +198,10 @@ class Properties5:
         return remaining_length(len(block)) + block
 
 
+#: The properties of each CONNECT of levels 3 and 4, which have none. They are never changed.
+NO_PROPERTIES: Final = Properties5()
+
+
 def read_properties(reader: PacketReader, place: int) -> Properties5:
     """Read the properties of a packet of type `place`, or of a will if `place` is WILL.
 

@@ -20,11 +20,13 @@ from typing import Final
 from mypy_extensions import i64
 
 from broker.access.identity import Identity
+from broker.definitions.session_restorer import Definition
 from broker.errors import BrokerError
 from broker.messages.fates import DENIED
 from broker.messages.message import Message
 from broker.routing.deduplication import NumberedPublication
 from broker.routing.plan import Plan
+from broker.routing.plan_search import SearchSlot
 from broker.routing.publish_context import PublishContext
 from broker.routing.route import Route
 from broker.store.contract import Ticket
@@ -37,7 +39,7 @@ from protocols.listing import row_of
 from protocols.login_input import LOGIN_INPUT_MAX
 from protocols.mqtt.codec.packets import MalformedPacket
 from protocols.mqtt.codec.reasons import KEEP_ALIVE_TIMEOUT, MAXIMUM_CONNECT_TIME, NOT_AUTHORISED
-from protocols.mqtt.codec.topics import SHARE
+from protocols.mqtt.codec.topics import EXCHANGE, SHARE
 from protocols.mqtt.connection.closing import (
     AWAITING_CONNECT,
     CLOSE_CODES,
@@ -367,6 +369,20 @@ class MqttConnection(SessionConnection):
             )
         else:
             publish_will(self.vhost, context, will.message, will.lifetime, session)
+
+    def stored_will(self, context: PublishContext) -> Definition | None:
+        """Return the will as the definition that the store keeps with a persistent session.
+
+        Return None if the CONNECT had no will, or if the broker would refuse to publish it now.
+        """
+        will = self.will
+        if will is None or not self.service.topics.serves(swap(will.message.address.key)):
+            return None
+        # If the search for destinations pauses, the result of the search is not needed: a refusal
+        # is known without the search, and the will is routed again when it is published.
+        route = self.vhost.route(context, EXCHANGE, will.message.address.key, SearchSlot())
+        refused = route is not None and route.plan.refusal is not None
+        return None if refused else will.definition()
 
     def describe(self) -> dict[str, object]:
         row = row_of(self)

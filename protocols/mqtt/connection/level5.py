@@ -128,9 +128,8 @@ class Level5Handler(PacketHandler):
             self._on_pubrec(session, reader)
         elif first == PUBREL << 4 | 2:
             answer = read_acknowledgement(reader, PUBREL)
-            known = answer.packet_id in session.in_flight.received
             ticket = Ticket(self.replies)
-            release_packet_id(session, answer.packet_id, ticket)
+            known = release_packet_id(session, answer.packet_id, ticket)
             self.replies.give_code(
                 PUBCOMP << 4,
                 answer.packet_id,

@@ -11,12 +11,9 @@ from typing import Final
 from mypy_extensions import i64
 
 from broker.access.identity import Credentials, Identity, Verdict
-from broker.definitions.restore import Definition
-from broker.routing.plan_search import SearchSlot
 from broker.routing.publish_context import PublishContext
 from broker.store.contract import Ticket
 from broker.vhost.vhost import VirtualHost
-from matching.grammar import swap
 from protocols.credential_expiry import expiry_of
 from protocols.end_reasons import STANDBY
 from protocols.mqtt.codec.connect import (
@@ -42,7 +39,7 @@ from protocols.mqtt.codec.packets import (
     connack,
 )
 from protocols.mqtt.codec.packets5 import connack5, read_auth, read_disconnect
-from protocols.mqtt.codec.properties import SERVER_REFERENCE, Properties5
+from protocols.mqtt.codec.properties import NO_PROPERTIES, SERVER_REFERENCE, Properties5
 from protocols.mqtt.codec.reasons import (
     BAD_AUTHENTICATION_METHOD,
     BAD_USER_OR_PASSWORD,
@@ -59,7 +56,7 @@ from protocols.mqtt.codec.reasons import (
 )
 from protocols.mqtt.codec.reasons import NOT_AUTHORISED as NOT_AUTHORISED_5
 from protocols.mqtt.codec.remaining_length import read_remaining_length
-from protocols.mqtt.codec.topics import EXCHANGE, SHARE
+from protocols.mqtt.codec.topics import SHARE
 from protocols.mqtt.connection.authentication import EnhancedAuthentication
 from protocols.mqtt.connection.closing import AUTHENTICATING, OPENING
 from protocols.mqtt.connection.connection import InputHandler, MqttConnection
@@ -339,7 +336,7 @@ class Login(InputHandler):
         connection, service = self._connection, self._service
         client_id = connect.client_id or f"auto-{service.broker.new_id()}"
         expiry = service.sessions.granted(connect.expiry)
-        properties = Properties5()
+        properties = NO_PROPERTIES
         if connection.level == LEVEL_5:
             properties = granted(connection, connect, client_id, expiry, self._authentication, data)
             if 0 < connection.send_max < len(connack5(True, SUCCESS, properties)):
@@ -349,8 +346,13 @@ class Login(InputHandler):
                 connection.abort("too_large")  # [MQTT-3.1.2-24]
                 connection.touch()
                 return
-        ticket = connection.ticket()
-        session = self._take_over(connect, client_id, expiry, context, identity, ticket)
+        session: Session | None = None
+        ticket: Ticket | None = None
+        if expiry or service.sessions.find(connection.vhost, client_id) is not None:
+            # The CONNACK waits for the changes of the store. Without a session that outlives its
+            # connection, there are no such changes.
+            ticket = connection.ticket()
+            session = self._take_over(connect, client_id, expiry, context, identity, ticket)
         present = session is not None
         if session is None:
             user = context.identity.name
@@ -358,7 +360,7 @@ class Login(InputHandler):
                 connection.vhost,
                 client_id,
                 expiry,
-                self._stored_will(context) if expiry else None,
+                connection.stored_will(context) if expiry else None,
                 ticket,
                 user,
                 service.broker.authenticator.identity_of(user) is identity,
@@ -388,7 +390,10 @@ class Login(InputHandler):
         connection.set_deadline(connection.agenda.now + keep_alive * 1500 if keep_alive else 0)
         apply_identity(session, context.identity)
         session.attach(connection, writer)
-        connection.reply_when_durable(ticket, answer)
+        if ticket is None:
+            connection.out.write(answer)
+        else:
+            connection.reply_when_durable(ticket, answer)
 
     def _take_over(
         self,
@@ -404,7 +409,8 @@ class Login(InputHandler):
         Return None if the client has no session, or if its session could not be resumed and was
         ended. The caller then creates a session.
         """
-        vhost: VirtualHost = self._connection.vhost
+        connection = self._connection
+        vhost: VirtualHost = connection.vhost
         sessions = self._service.sessions
         session = sessions.find(vhost, client_id)
         if session is None:
@@ -430,21 +436,6 @@ class Login(InputHandler):
         if session.delayed_will is not None:
             session.delayed_will.cancel()
         sessions.reclaim(
-            session, expiry, self._stored_will(context) if session.persistent else None, ticket
+            session, expiry, connection.stored_will(context) if session.persistent else None, ticket
         )
         return session
-
-    def _stored_will(self, context: PublishContext) -> Definition | None:
-        """Return the will as the definition that the store keeps with a persistent session.
-
-        Return None if the CONNECT had no will, or if the broker would refuse to publish it now.
-        """
-        connection = self._connection
-        will = connection.will
-        if will is None or not self._service.topics.serves(swap(will.message.address.key)):
-            return None
-        # If the search for destinations pauses, the result of the search is not needed: a refusal
-        # is known without the search, and the will is routed again when it is published.
-        route = connection.vhost.route(context, EXCHANGE, will.message.address.key, SearchSlot())
-        refused = route is not None and route.plan.refusal is not None
-        return None if refused else will.definition()

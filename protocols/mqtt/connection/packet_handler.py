@@ -44,9 +44,10 @@ from protocols.mqtt.codec.reasons import (
 )
 from protocols.mqtt.codec.relay_formats import APART_4, APART_5
 from protocols.mqtt.connection.connection import InputHandler, MqttConnection
+from protocols.mqtt.connection.exactly_once_packets import RARE, handle_exactly_once
 from protocols.mqtt.connection.publications import is_text, message_of, reason_of
 from protocols.mqtt.connection.topic_routes import TopicRoutes
-from protocols.mqtt.session.exactly_once import hold_packet_id
+from protocols.mqtt.session.exactly_once import hold_packet_id, wait_for_copy
 from protocols.mqtt.session.session import Session
 
 #: Size of the longest fixed header in bytes: type and flags, and the remaining length.
@@ -76,12 +77,13 @@ class PacketHandler(InputHandler):
         self._has_properties = has_properties
         self._slow_mask: i64 = _SLOW_5 if has_properties else _SLOW_4
         session = connection.session
-        #: Largest number of the client's unacknowledged publications. The client's send quota
-        #: begins anew with each connection (section 4.9), so the publications of an earlier
-        #: connection that wait for their PUBREL do not count.
-        self._publications_max: i64 = self.service.options.receive_maximum + (
-            0 if session is None else len(session.in_flight.received)
-        )
+        #: Largest number of the client's unacknowledged publications; 0 at levels 3 and 4. The
+        #: client's send quota begins anew with each connection (section 4.9), so the publications
+        #: of an earlier connection that wait for their PUBREL do not count.
+        self._publications_max: i64 = 0
+        if has_properties:
+            held: i64 = 0 if session is None else session.in_flight.received.count
+            self._publications_max = self.service.options.receive_maximum + held
 
     # -- implemented for each level
 
@@ -237,6 +239,12 @@ class PacketHandler(InputHandler):
                 and session.puback(i64(read_i16_be(data, start)) & 0xFFFF)
             ):
                 budget -= 1
+            elif (
+                cost := handle_exactly_once(
+                    connection, session, context, first, data, start, end, self._publications_max
+                )
+            ) != RARE:
+                budget -= cost
             else:
                 cost = self.on_packet(session, context, first, data[start:end])
                 if cost == SEARCHING:
@@ -361,11 +369,10 @@ class PacketHandler(InputHandler):
         packet_id: i64 = reader.packet_id() if qos else 0
         properties = self.publish_properties(reader)
         topic = self.full_topic(topic, properties)
-        if qos == EXACTLY_ONCE and packet_id in session.in_flight.received:
-            known = session.in_flight.received[packet_id]
-            if known is not None:
-                known.waiter = replies  # The first copy may have come over an older connection.
-            replies.give(_PUBREC, packet_id, known)
+        if qos == EXACTLY_ONCE and session.in_flight.received.contains(packet_id):
+            ticket = Ticket(replies)
+            wait_for_copy(session, ticket)
+            replies.give(_PUBREC, packet_id, ticket)
             return COLD
         if qos and self._has_properties and self._exceeds_receive_maximum(session):
             raise MalformedPacket(
@@ -397,8 +404,6 @@ class PacketHandler(InputHandler):
         if qos == AT_LEAST_ONCE:
             replies.give_code(_PUBACK, packet_id, ticket, code)
         elif qos == EXACTLY_ONCE:
-            if code < UNSPECIFIED and ticket.outstanding == 0:
-                session.in_flight.received[packet_id] = None
             replies.give_code(_PUBREC, packet_id, ticket, code)
         return COLD + plan.weight + connection.end_search()
 
@@ -436,4 +441,5 @@ class PacketHandler(InputHandler):
 
     def _exceeds_receive_maximum(self, session: Session) -> bool:
         """True if the client has as many unacknowledged publications as Receive Maximum permits."""
-        return len(session.in_flight.received) + self.replies.unanswered >= self._publications_max
+        unacknowledged: i64 = session.in_flight.received.count + self.replies.unanswered
+        return unacknowledged >= self._publications_max

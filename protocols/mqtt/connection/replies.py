@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from librt.strings import BytesWriter
 from mypy_extensions import i64
 
 from broker.messages.outlet import Outlet
@@ -17,18 +18,21 @@ from protocols.mqtt.codec.packets5 import acknowledgement5
 from protocols.mqtt.codec.reasons import UNSPECIFIED
 
 
-class PendingReply:
-    """A reply that waits for its ticket or for earlier replies. `first` is the packet's first byte,
-    `code` its reason code.
+class PendingReplies:
+    """A run of replies that wait for their ticket or for earlier replies.
+
+    The replies are equal except for their packet identifiers, which are `packet_id` and the next
+    `count` - 1 identifiers. `first` is the first byte of the packets, `code` their reason code.
     """
 
-    __slots__ = ("code", "first", "packet_id", "ticket")
+    __slots__ = ("code", "count", "first", "packet_id", "ticket")
 
     def __init__(self, first: i64, packet_id: i64, ticket: Ticket | None, code: i64) -> None:
         self.first: i64 = first
         self.packet_id: i64 = packet_id
         self.ticket = ticket
         self.code: i64 = code
+        self.count: i64 = 1
 
     @property
     def ends_publication(self) -> bool:
@@ -38,9 +42,32 @@ class PendingReply:
         kind: i64 = self.first >> 4
         return kind != PUBREL and (kind != PUBREC or self.code >= UNSPECIFIED)
 
+    def accepts(self, first: i64, packet_id: i64, ticket: Ticket | None, code: i64) -> bool:
+        """True if the run can be extended by a reply with these values."""
+        return (
+            packet_id == self.packet_id + self.count
+            and first == self.first
+            and ticket is self.ticket
+            and code == self.code
+        )
+
+    def write(self, out: BytesWriter) -> None:
+        """Write all replies of the run."""
+        packet_id: i64 = self.packet_id
+        end: i64 = packet_id + self.count
+        if self.code > 0:
+            while packet_id < end:
+                out.write(acknowledgement5(int(self.first), int(packet_id), int(self.code)))
+                packet_id += 1
+        else:
+            first: i64 = self.first
+            while packet_id < end:
+                write_answer(out, first, packet_id)
+                packet_id += 1
+
 
 #: The `_waiting` of all connections without waiting replies. It is never changed.
-_NO_REPLIES: Final[list[PendingReply]] = []
+_NO_REPLIES: Final[list[PendingReplies]] = []
 
 
 class PublishReplies(Waiter):
@@ -74,9 +101,9 @@ class PublishReplies(Waiter):
         `first` is the first byte of the packet.
         """
         if ticket is not None and ticket.outstanding > 0:
-            self._wait(PendingReply(first, packet_id, ticket, 0))
+            self._wait(first, packet_id, ticket, 0)
         elif self._waiting:
-            self._wait(PendingReply(first, packet_id, None, 0))
+            self._wait(first, packet_id, None, 0)
         elif self._outlet is not None:
             write_answer(self._outlet.out, first, packet_id)
 
@@ -89,20 +116,29 @@ class PublishReplies(Waiter):
         if code == 0:
             self.give(first, packet_id, ticket)
         elif ticket is not None and ticket.outstanding > 0:
-            self._wait(PendingReply(first, packet_id, ticket, code))
+            self._wait(first, packet_id, ticket, code)
         elif self._waiting:
-            self._wait(PendingReply(first, packet_id, None, code))
+            self._wait(first, packet_id, None, code)
         elif self._outlet is not None:
             self._outlet.out.write(acknowledgement5(int(first), int(packet_id), int(code)))
 
-    def _wait(self, reply: PendingReply) -> None:
+    def _wait(self, first: i64, packet_id: i64, ticket: Ticket | None, code: i64) -> None:
         """Append a reply to the replies that wait."""
+        waiting = self._waiting
+        if waiting:
+            last = waiting[-1]
+            if last.accepts(first, packet_id, ticket, code):
+                last.count += 1
+                if last.ends_publication:
+                    self.unanswered += 1
+                return
+        reply = PendingReplies(first, packet_id, ticket, code)
         if reply.ends_publication:
             self.unanswered += 1
-        if self._waiting is _NO_REPLIES:
+        if waiting is _NO_REPLIES:
             self._waiting = [reply]
         else:
-            self._waiting.append(reply)
+            waiting.append(reply)
 
     def settled(self) -> None:
         waiting, outlet = self._waiting, self._outlet
@@ -114,13 +150,8 @@ class PublishReplies(Waiter):
                 break
             done += 1
             if reply.ends_publication:
-                self.unanswered -= 1
-            if reply.code:
-                outlet.out.write(
-                    acknowledgement5(int(reply.first), int(reply.packet_id), int(reply.code))
-                )
-            else:
-                write_answer(outlet.out, reply.first, reply.packet_id)
+                self.unanswered -= reply.count
+            reply.write(outlet.out)
         if done:
             del waiting[:done]
             outlet.touch()

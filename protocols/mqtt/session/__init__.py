@@ -6,6 +6,7 @@ Reading order:
     session                the session of one client identifier
     subscription_options   options of a subscription
     subscriptions          all subscriptions of a session
+    packet_id_set          a set of packet identifiers
     inflight               packet identifiers of a session that are in use
     exactly_once           acknowledgements of QoS 2
     resending              sends the messages in flight again after a reconnect

@@ -11,8 +11,9 @@ from __future__ import annotations
 from mypy_extensions import i64
 
 from broker.messages.message import EXACTLY_ONCE
+from broker.queues.consumer import Delivery
 from broker.store.contract import Ticket
-from broker.store.entries import PacketIdHeld, PacketIdReleased, PubrecReceived
+from broker.store.entries import PacketIdHeld, PacketIdReleased
 from protocols.mqtt.session.session import Session
 
 # -- messages to the client
@@ -24,18 +25,26 @@ def pubrec(session: Session, packet_id: i64, ticket: Ticket) -> bool:
     The PUBREL waits for `ticket`. Return True for an unknown packet identifier too: the broker
     answers such a PUBREC, because the client waits for the PUBREL [MQTT-4.3.3-1].
     """
-    window = session.in_flight
-    delivery = window.delivery(packet_id)
-    if delivery is None:
-        return True
-    if delivery.message.qos != EXACTLY_ONCE:
+    delivery = session.in_flight.delivery(packet_id)
+    return delivery is None or pubrec_for(session, packet_id, delivery, ticket)
+
+
+def pubrec_for(session: Session, packet_id: i64, delivery: Delivery, ticket: Ticket) -> bool:
+    """Handle a PUBREC for an outstanding delivery; return False if it is of QoS 1. Hot path.
+
+    The PUBREL waits for `ticket`.
+    """
+    message = delivery.message
+    if message.qos != EXACTLY_ONCE:
         return False
-    store, position = session.vhost.store, delivery.message.position
-    if packet_id in window.released:
-        store.wait_for(window.released[packet_id], ticket)
-    elif position > 0 and session.persistent:
-        record = PubrecReceived(session.inbox.number, position)
-        window.mark_released(packet_id, store.append(record, ticket))
+    window = session.in_flight
+    if window.released.contains(packet_id):
+        session.vhost.store.wait_for(window.released_position, ticket)
+    elif message.position > 0 and session.persistent:
+        store = session.vhost.store
+        window.mark_released(
+            packet_id, store.append_pubrec(session.inbox.number, message.position, ticket)
+        )
     else:
         window.mark_released(packet_id, 0)
     return True
@@ -45,14 +54,18 @@ def refuse(session: Session, packet_id: i64) -> None:
     """Handle a PUBREC with an error code: settle the message, because the client has refused
     it.
     """
-    session.in_flight.released.pop(packet_id, None)
+    session.in_flight.released.remove(packet_id)
     session.settle(session.in_flight.number_of(packet_id))
 
 
-def pubcomp(session: Session, packet_id: i64) -> None:
-    """Handle a PUBCOMP; ignore it if the client has sent no PUBREC with its packet identifier."""
-    if session.in_flight.released.pop(packet_id, -1) >= 0:
-        session.settle(session.in_flight.number_of(packet_id))
+def pubcomp(session: Session, packet_id: i64) -> bool:
+    """Handle a PUBCOMP; ignore it, and return False, if the client has sent no PUBREC with its
+    packet identifier. Hot path.
+    """
+    if not session.in_flight.released.remove(packet_id):
+        return False
+    session.settle(session.in_flight.number_of(packet_id))
+    return True
 
 
 # -- messages of the client
@@ -63,21 +76,35 @@ def hold_packet_id(session: Session, packet_id: i64, ticket: Ticket) -> None:
 
     Until the PUBREL, another PUBLISH with this packet identifier is dropped as a copy.
     """
-    session.own_window().hold(packet_id, ticket)
+    session.own_window().hold(packet_id)
     if session.persistent:
         session.vhost.store.append(PacketIdHeld(session.number, packet_id), ticket)
 
 
-def release_packet_id(session: Session, packet_id: i64, ticket: Ticket) -> None:
-    """Handle a PUBREL: the client may use the packet identifier again after the PUBCOMP, which
-    waits for the ticket.
+def wait_for_copy(session: Session, ticket: Ticket) -> None:
+    """Make the PUBREC for a repeated PUBLISH wait until the first copy is durable.
+
+    The first copy may have been stored as a row of a stream.
     """
-    received = session.in_flight.received
-    if packet_id in received:
-        del received[packet_id]
-        if session.persistent:
-            session.vhost.store.append(PacketIdReleased(session.number, packet_id), ticket)
-    elif session.persistent:
-        # The release of an earlier PUBREL may not be durable yet. The client uses the packet
-        # identifier again after this PUBCOMP, so the identifier must not be held after a crash.
-        session.vhost.store.wait_for_all(ticket)
+    store = session.vhost.store
+    if store.unbatched:
+        store.wait_for_next_batch(ticket)
+    else:
+        store.wait_for_all(ticket)
+
+
+def release_packet_id(session: Session, packet_id: i64, ticket: Ticket) -> bool:
+    """Handle a PUBREL; return False if its packet identifier is not held. Hot path.
+
+    The client may use the packet identifier again after the PUBCOMP, which waits for the ticket.
+    """
+    held = session.in_flight.received.remove(packet_id)
+    if session.persistent:
+        store = session.vhost.store
+        if held:
+            store.append(PacketIdReleased(session.number, packet_id), ticket)
+        else:
+            # The release of an earlier PUBREL may not be durable yet. The client uses the packet
+            # identifier again after this PUBCOMP, so the identifier must not be held after a crash.
+            store.wait_for_all(ticket)
+    return held

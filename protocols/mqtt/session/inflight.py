@@ -16,14 +16,8 @@ from typing import Final
 from mypy_extensions import i64
 
 from broker.queues.consumer import Delivery
-from broker.store.contract import Ticket
+from protocols.mqtt.session.packet_id_set import IDENTIFIERS, NO_PACKET_IDS, PacketIdSet
 from protocols.window import Window
-
-#: Number of packet identifiers; the smallest is 1.
-IDENTIFIERS: Final[i64] = 65_535
-#: Empty dictionaries that all windows without entries share, and that never change.
-_NONE_RECEIVED: Final[dict[int, Ticket | None]] = {}
-_NONE_RELEASED: Final[dict[int, int]] = {}
 
 
 class InflightWindow(Window):
@@ -34,17 +28,18 @@ class InflightWindow(Window):
 
     def __init__(self) -> None:
         super().__init__()
-        #: Packet identifiers of QoS 2 messages from the client, until their PUBREL. Each has the
-        #: ticket for which its PUBREC waits; None if the PUBREC need not wait.
-        self.received: dict[int, Ticket | None] = _NONE_RECEIVED
+        #: Packet identifiers of QoS 2 messages from the client, until their PUBREL.
+        self.received = NO_PACKET_IDS
         #: Packet identifiers of QoS 2 messages to the client for which the client has sent a
-        #: PUBREC. Each has the position of the PUBREC in the store; 0 if the PUBREC is not stored.
-        self.released: dict[int, int] = _NONE_RELEASED
+        #: PUBREC.
+        self.released = NO_PACKET_IDS
+        #: The position in the store of the last PUBREC; 0 if no PUBREC was stored.
+        self.released_position: i64 = 0
 
     @property
     def idle(self) -> bool:
         """True if no message and no packet identifier waits for a packet from the client."""
-        return self.count == 0 and not self.received and not self.released
+        return self.count == 0 and self.received.count == 0 and self.released.count == 0
 
     def number_of(self, packet_id: i64) -> i64:
         """Return the sequence number that belongs to this packet identifier.
@@ -59,21 +54,23 @@ class InflightWindow(Window):
         """Return the outstanding delivery with this packet identifier; None if there is none."""
         return self.get(self.number_of(packet_id))
 
-    def hold(self, packet_id: int, ticket: Ticket | None) -> None:
+    def hold(self, packet_id: i64) -> None:
         """Hold the packet identifier of a QoS 2 message from the client until its PUBREL."""
-        if self.received is _NONE_RECEIVED:
-            self.received = {}
-        self.received[packet_id] = ticket
+        if self.received is NO_PACKET_IDS:
+            self.received = PacketIdSet()
+        self.received.add(packet_id)
 
-    def mark_released(self, packet_id: int, position: int) -> None:
+    def mark_released(self, packet_id: i64, position: i64) -> None:
         """Record that the PUBREC of an outstanding delivery has arrived.
 
         `position` is the position of the PUBREC in the store; 0 if the PUBREL need not wait for
         the store.
         """
-        if self.released is _NONE_RELEASED:
-            self.released = {}
-        self.released[packet_id] = position
+        if self.released is NO_PACKET_IDS:
+            self.released = PacketIdSet()
+        self.released.add(packet_id)
+        if position > 0:
+            self.released_position = position
 
 
 #: The window of every session without a connection whose in-flight window would be empty. All these

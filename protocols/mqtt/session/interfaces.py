@@ -8,7 +8,7 @@ without the interfaces the imports would form a cycle.
 from __future__ import annotations
 
 from broker.agenda import Task
-from broker.definitions.restore import SessionRestorer
+from broker.definitions.session_restorer import SessionRestorer
 from broker.messages.outlet import Outlet
 from broker.queues.consumer import CreditPool
 from broker.routing.subscriber import Subscriber

@@ -75,14 +75,16 @@ class Resending:
         A PUBREL need not wait [MQTT-4.9.0-3]. But its message counts until the PUBCOMP, so that no
         client has more than Receive Maximum messages to acknowledge [MQTT-3.3.4-9].
         """
-        return (
-            self._room <= 0 and packet_identifier(self._unsent[-1][0]) not in self._window.released
+        return self._room <= 0 and not self._window.released.contains(
+            packet_identifier(self._unsent[-1][0])
         )
 
     def _waits_for_store(self) -> bool:
         """True if the next message must not be resent before a change in the store is durable."""
         sequence, delivery = self._unsent[-1]
-        needed: i64 = self._window.released.get(packet_identifier(sequence), 0)
+        needed: i64 = 0
+        if self._window.released.contains(packet_identifier(sequence)):
+            needed = self._window.released_position
         if delivery.message.qos == EXACTLY_ONCE:
             needed = max(needed, delivery.message.position)
         if needed <= self._store.durable:
@@ -97,7 +99,7 @@ class Resending:
         packet_id = packet_identifier(sequence)
         if window.get(sequence) is not delivery:
             return
-        if packet_id in window.released:
+        if window.released.contains(packet_id):
             self._room -= 1
             write_answer(outlet.out, PUBREL << 4 | 2, packet_id)
             outlet.touch()

@@ -5,7 +5,8 @@
                                                     credit = receive maximum - in flight
 
 A session has subscriptions (SessionSubscriptions), an inbox (Queue), and a window of the messages
-and packet identifiers that wait for an acknowledgement (InflightWindow).
+and packet identifiers that wait for an acknowledgement (InflightWindow). A session that is not
+stored gets its inbox with its first subscription: many clients only publish.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ from mypy_extensions import i64
 
 from broker.access.identity import Identity
 from broker.agenda import Task
-from broker.definitions.restore import Definition
+from broker.definitions.session_restorer import Definition
 from broker.messages.message import AT_MOST_ONCE, EXACTLY_ONCE, Message
 from broker.messages.outlet import Outlet
+from broker.queues.private import Inbox
 from broker.routing.binding import Arguments, Binding
 from broker.routing.subscriber import Subscriber
 from broker.store.contract import Ticket
-from broker.vhost.private_queues import add_subscriber, delete_subscriber, new_inbox
+from broker.vhost.private_queues import NO_INBOX, add_subscriber, delete_subscriber, new_inbox
 from broker.vhost.vhost import VirtualHost
 from matching.grammar import MQTT
 from protocols.mqtt.codec.relay_formats import VERSION_4
@@ -36,17 +38,22 @@ from protocols.mqtt.session.inbox_consumer import (
     ScreeningConsumer,
     requeue_shared,
 )
-from protocols.mqtt.session.inflight import EMPTY_WINDOW, IDENTIFIERS, InflightWindow
+from protocols.mqtt.session.inflight import EMPTY_WINDOW, InflightWindow
 from protocols.mqtt.session.interfaces import (
     DelayedWillTask,
     SessionConnection,
     SessionRegistry,
     SharedSubscription,
 )
+from protocols.mqtt.session.packet_id_set import IDENTIFIERS
 from protocols.mqtt.session.publish_writer import PublishWriter
 from protocols.mqtt.session.resending import Resending
 from protocols.mqtt.session.shared_deliveries import SharedDeliveries
-from protocols.mqtt.session.subscriptions import MembershipRemoval, SessionSubscriptions
+from protocols.mqtt.session.subscriptions import (
+    EMPTY_SUBSCRIPTIONS,
+    MembershipRemoval,
+    SessionSubscriptions,
+)
 from protocols.tally import FrontCounters
 
 #: While the inbox has this many messages or more, retained messages are not put into the inbox:
@@ -72,16 +79,15 @@ class Session(Subscriber):
     ) -> None:
         """Create a session without subscriptions.
 
-        `receive_maximum` is the broker's limit of messages in flight, `backlog` the limit of
-        messages in the inbox.
+        `receive_maximum` and `backlog` limit the messages in flight and in the inbox.
         """
-        inbox = new_inbox(vhost, f"mqtt-subscription-{client_id}qos1", persistent, backlog)
-        super().__init__(client_id, inbox, VERSION_4)
+        super().__init__(client_id, NO_INBOX, VERSION_4)
         self.vhost = vhost
+        self._backlog: i64 = backlog
         self.tally = tally
         #: True if the session is in the store.
         self.persistent = persistent
-        self.subscriptions = SessionSubscriptions()
+        self.subscriptions = EMPTY_SUBSCRIPTIONS
         self.in_flight = EMPTY_WINDOW
         #: Largest number of messages in flight: the lower of the broker's and the client's limit.
         self.receive_maximum: i64 = receive_maximum
@@ -122,6 +128,8 @@ class Session(Subscriber):
         #: Largest distance from the oldest to the newest sequence number in flight. Above this
         #: distance no message is sent (InboxConsumer).
         self._span_max: i64 = IDENTIFIERS - receive_maximum
+        if persistent:
+            self.own_inbox()
         add_subscriber(vhost, self)
 
     def belongs_to(self, user: str, anonymous: bool) -> bool:
@@ -170,6 +178,7 @@ class Session(Subscriber):
         Raises LimitExceeded if lookups of topics would take too long because of this session's
         subscriptions.
         """
+        self.own_inbox()
         binding = Binding(topic_filter, self, qos, arguments, MQTT)
         self.vhost.bind(EXCHANGE, binding, ticket)
         replaced = self.subscriptions.put(binding)
@@ -194,6 +203,7 @@ class Session(Subscriber):
 
     def set_identifier(self, membership: SharedSubscription, identifier: int) -> None:
         """Set the subscription identifier of a shared subscription; 0 removes it."""
+        self.own_inbox()
         self.subscriptions.set_identifier(membership, identifier)
         self._apply_options()
 
@@ -234,10 +244,9 @@ class Session(Subscriber):
         if self.subscriptions.memberships:
             memberships = list(self.subscriptions.memberships.values())
             self._shared_deliveries().attach(outlet, memberships)
-        window = self.own_window()
-        if window.count > 0:
+        if self.in_flight.count > 0:
             self._resending = Resending(
-                window,
+                self.in_flight,
                 outlet,
                 writer,
                 self.vhost.store,
@@ -246,14 +255,21 @@ class Session(Subscriber):
                 self.resend,
             )
             self.resend()
-        else:
+        elif self.inbox is not NO_INBOX:
             self._deliver_inbox()
 
-    def own_window(self) -> InflightWindow:
-        """Return the in-flight window, which the caller may change.
+    def own_inbox(self) -> Inbox:
+        """Return the inbox; create it if the session has none yet, and deliver its messages."""
+        if self.inbox is NO_INBOX:
+            self.subscriptions = SessionSubscriptions()
+            name = f"mqtt-subscription-{self.name}qos1"
+            self.inbox = new_inbox(self.vhost, name, self.persistent, int(self._backlog))
+            if self.outlet is not None and self.outlet is self.connection:
+                self._deliver_inbox()
+        return self.inbox
 
-        If the session uses the shared empty window, first replace it by a new window.
-        """
+    def own_window(self) -> InflightWindow:
+        """Return the in-flight window, which the caller may change: not the shared empty window."""
         if self.in_flight is EMPTY_WINDOW:
             self.in_flight = InflightWindow()
         return self.in_flight
@@ -286,7 +302,7 @@ class Session(Subscriber):
             outlet,
             credit,
             writer,
-            self.in_flight,
+            self.own_window(),
             self.subscriptions,
             self.tally,
             self._span_max,
@@ -356,6 +372,7 @@ class Session(Subscriber):
 
     def add_membership(self, membership: SharedSubscription) -> None:
         """Add a shared subscription, which delivers at once if the client is connected."""
+        self.own_inbox()
         self.subscriptions.add_membership(membership)
         if self.outlet is not None:
             self._shared_deliveries().attach_new(self.outlet, membership)
@@ -387,9 +404,7 @@ class Session(Subscriber):
         return None
 
     def send_uncounted(self, message: Message) -> None:
-        """Send a QoS 0 message of a shared subscription. The message's fate is counted by the
-        group, not by the session.
-        """
+        """Send a QoS 0 message of a shared subscription; its group counts the message's fate."""
         if self.writer is not None:
             self.writer.write(message, AT_MOST_ONCE, 0, 0)
 
@@ -433,18 +448,3 @@ class Session(Subscriber):
             self.subscriptions.drain_refused()
         if self.waiting_retained and self.inbox.depth < BACKLOGGED:
             self.resume_retained()
-
-    def describe(self) -> dict[str, object]:
-        """Return the session's row in the list of sessions: values by column name."""
-        return {
-            "client_id": self.name,
-            "vhost": self.vhost.name,
-            "connected": self.connection is not None,
-            "persistent": self.persistent,
-            "subscriptions": self.subscriptions.total,
-            "inbox": self.inbox.name,
-            "queued": int(self.inbox.depth),
-            "in_flight": int(self.in_flight.count),
-            "dropped": int(self.dropped),
-            "missed": int(self.missed),
-        }

@@ -6,19 +6,18 @@ Sessions are found by virtual host and client identifier.
 from __future__ import annotations
 
 from array import array
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
 from broker.access.identity import Authenticator
 from broker.agenda import Agenda
-from broker.definitions.restore import Definition
+from broker.definitions.session_restorer import Definition
 from broker.errors import PreconditionFailed
 from broker.queues.slices import MESSAGES_PER_SLICE
 from broker.routing.binding import Binding
 from broker.routing.subscriber import Subscriber
 from broker.store.contract import Ticket
-from broker.store.durable import DurableStore
 from broker.store.entries import Defined
 from broker.vhost.background import BINDINGS_PER_SLICE
 from broker.vhost.vhost import VirtualHost
@@ -27,13 +26,15 @@ from protocols.mqtt.codec.topics import SHARE
 from protocols.mqtt.options import MqttOptions
 from protocols.mqtt.session.deadlines import Deadlines
 from protocols.mqtt.session.interfaces import SessionRegistry
-from protocols.mqtt.session.restoring import restore_inbox
 from protocols.mqtt.session.session import Session
 from protocols.mqtt.session.shared import SubscriptionGroup, SubscriptionGroups
 from protocols.mqtt.session.shared_deliveries import MEMBERSHIPS_PER_SLICE
 from protocols.mqtt.session.sys_topics import ROOT, SysTree
 from protocols.mqtt.session.wills import DelayedWill, StoredWill, restored_will
 from protocols.tally import FrontCounters
+
+if TYPE_CHECKING:
+    from broker.store.durable import DurableStore
 
 #: Cost of ending a session that has no messages and no subscriptions, in units of `_end_cost`: the
 #: removal of one binding or message is one unit.
@@ -110,7 +111,7 @@ class Sessions(SessionRegistry):
         client_id: str,
         expiry: int,
         stored_will: Definition | None,
-        ticket: Ticket,
+        ticket: Ticket | None,
         user: str = "",
         named: bool = False,
         anonymous: bool = False,
@@ -305,12 +306,17 @@ class Sessions(SessionRegistry):
             subscriber.inbox.restore(positions, 1)
         else:
             assert isinstance(subscriber, Session)
+            # Imported here, because only a broker with a durable store needs the module. It was
+            # loaded before a standby becomes active (trellis/server/recovery.py): this process may
+            # have no free file descriptor.
+            from protocols.mqtt.session.restoring import restore_inbox
+
             restore_inbox(subscriber, store, positions, acknowledged)
 
     def restore_received(self, subscriber: Subscriber, identifiers: list[int]) -> None:
         assert isinstance(subscriber, Session)
         for packet_id in identifiers:
-            subscriber.own_window().hold(packet_id, None)
+            subscriber.own_window().hold(packet_id)
 
     def finish_restore(self) -> None:
         """Complete the restore of all sessions: their groups, expiries, wills and $SYS topics.

@@ -174,6 +174,10 @@ class SessionSubscriptions:
             self.options = None
 
 
+#: The subscriptions of every session without an inbox, which has none. They are never changed.
+EMPTY_SUBSCRIPTIONS: Final = SessionSubscriptions()
+
+
 class MembershipRemoval(BulkTask):
     """A task that removes the shared subscriptions of an ended session, in slices."""
 

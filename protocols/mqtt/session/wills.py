@@ -10,7 +10,7 @@ from __future__ import annotations
 from mypy_extensions import i64
 
 from broker.access.identity import Authenticator
-from broker.definitions.restore import Definition
+from broker.definitions.session_restorer import Definition
 from broker.errors import PreconditionFailed
 from broker.messages.message import Address, Message
 from broker.routing.publish_context import PublishContext

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from broker.replication.timing import BEAT, LEASE, SILENCE
 from tests.broker import environment
 from tests.cluster.conftest import cluster_on
 from tests.cluster.log_server import LogServer
@@ -28,13 +29,13 @@ from tests.cluster.rounds.client import Checker, ClientSession
 from tests.cluster.rounds.exactly import ExactlyOnce
 from trellis.cluster.topic import KafkaTopic
 from trellis.parent_process import end_with_parent
-from trellis.settings.cluster import TIMING, ClusterSettings
+from trellis.settings.cluster import ClusterSettings
 
 #: Silence, lease and beat of a node, in seconds.
 Times = tuple[float, float, float]
 #: The times of the nodes in most rounds, and the default times of a node.
 TIMES: Times = (1.5, 1.0, 0.2)
-DEFAULT_TIMES: Times = (TIMING.silence, TIMING.lease, TIMING.beat)
+DEFAULT_TIMES: Times = (SILENCE, LEASE, BEAT)
 #: Longest wait, in seconds, for a state of the cluster.
 PATIENCE = 90.0
 #: Seconds between two checks of the state.

@@ -6,8 +6,8 @@ from collections import Counter
 from itertools import count
 
 from broker.replication.contract import Fenced, ReceivedBatch, Timing
+from broker.replication.errors import ReplicationError
 from broker.replication.owner import LogOwner
-from broker.replication.records import ReplicationError
 from tests.replication.simulation.node import Node, needs_seed
 from tests.replication.simulation.world import World
 

@@ -30,6 +30,7 @@ from broker.replication.contract import (
     ReceivedBatch,
     Steps,
 )
+from broker.replication.errors import ReplicationError
 from broker.replication.follower import Follower
 from broker.replication.judge import Judge
 from broker.replication.memory import MemoryLog
@@ -38,7 +39,6 @@ from broker.replication.records import (
     BatchChunk,
     ClusterState,
     LogRecord,
-    ReplicationError,
     decode,
 )
 from tests.replication.simulation.cluster import Cluster

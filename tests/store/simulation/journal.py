@@ -10,7 +10,14 @@ from mypy_extensions import i64
 from broker.messages.message import Message
 from broker.store.contract import Ticket, WriteBatch
 from broker.store.durable import DurableStore
-from broker.store.entries import Defined, MessageSettled, MessageStored, StoreEntry, Undefined
+from broker.store.entries import (
+    Defined,
+    MessageSettled,
+    MessageStored,
+    PubrecReceived,
+    StoreEntry,
+    Undefined,
+)
 from broker.store.opening import OpenedStore
 from broker.store.state import State
 from broker.stream.queue import PendingRows
@@ -178,6 +185,12 @@ class WatchedStore(DurableStore):
         if not self._group_depth:
             settled = MessageSettled(queue, position)
             self.journal.entries.append((self.position, settled))
+
+    def append_pubrec(self, queue: int, position: int, ticket: Ticket | None) -> int:
+        appended = super().append_pubrec(queue, position, ticket)
+        if not self._group_depth:
+            self.journal.entries.append((appended, PubrecReceived(queue, position)))
+        return appended
 
 
 def watched(opened: OpenedStore, journal: Journal, kind: type[WatchedStore]) -> WatchedStore:

@@ -9,6 +9,7 @@ import itertools
 import pytest
 
 from protocols.mqtt.options import MqttOptions
+from protocols.mqtt.session.session_row import session_row
 from tests.clients import World, mqtt_publish
 from tests.wire.mqtt.client import (
     ACCEPTED,
@@ -368,7 +369,7 @@ def test_slow_reader_keeps_acknowledged_messages_and_loses_qos_0() -> None:
     assert world.copies() == {"dropped": 6, "auto_acknowledged": 1}
     session = world.mqtt_front.sessions.find(world.vhost, "k")
     assert session is not None
-    assert session.describe()["dropped"] == 6
+    assert session_row(session)["dropped"] == 6
 
 
 def test_a_slow_reader_holds_no_other_client_up() -> None:

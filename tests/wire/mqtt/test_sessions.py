@@ -9,6 +9,7 @@ import pytest
 
 from protocols.mqtt.options import MqttOptions
 from protocols.mqtt.session.deadlines import TASKS_PER_SLICE
+from protocols.mqtt.session.session_row import session_row
 from tests.clients import World, mqtt_publish
 from tests.wire.mqtt.client import (
     ACCEPTED,
@@ -120,7 +121,7 @@ def test_qos_0_publications_do_not_wait_for_a_disconnected_session(granted: int)
     assert world.copies() == {"offline": 3}
     session = world.mqtt_front.sessions.find(world.vhost, "c")
     assert session is not None
-    assert session.describe()["missed"] == 3
+    assert session_row(session)["missed"] == 3
 
 
 @pytest.mark.parametrize("old", [True, False])
@@ -299,6 +300,52 @@ def test_messages_in_flight_do_not_count_as_waiting_and_are_not_dropped() -> Non
     assert world.copies() == {"over_limit": 2, "acknowledged": 1}
 
 
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_session_that_is_not_stored_gets_its_inbox_with_its_first_subscription(
+    clean: bool,
+) -> None:
+    world = World()
+    client = Client(world, connect("c", clean=clean))
+    session = world.mqtt_front.sessions.find(world.vhost, "c")
+    assert session is not None
+    assert session_row(session)["inbox"] == ("" if clean else "mqtt-subscription-cqos1")
+    assert len(world.vhost.inboxes) == (0 if clean else 1)
+    assert client.send(mqtt_publish("a", b"x", 2, 1)) == b"\x50\x02\x00\x01"
+    assert client.send(subscribe(1, ("a", 1), ("b", 2))) == b"\x90\x04\x00\x01\x01\x02"
+    assert session_row(session)["inbox"] == "mqtt-subscription-cqos1"
+    assert list(world.vhost.inboxes) == ["mqtt-subscription-cqos1"]
+    publish(world, b"1")
+    publish(world, b"2", qos=2)
+    assert client.read() == mqtt_publish("a", b"1", 1, 1) + mqtt_publish("a", b"2", 1, 2)
+    assert client.send(puback(1)) == client.send(puback(2)) == b""
+    # A client that has unsubscribed keeps its inbox for the messages in flight.
+    publish(world, b"3")
+    assert client.read() == mqtt_publish("a", b"3", 1, 3)
+    client.send(unsubscribe(2, "a", "b"))
+    assert world.inbox("c").unacked == 1
+    client.send(puback(3))
+    assert world.inbox("c").unacked == 0
+    assert client.send(subscribe(3, ("a", 1))) == b"\x90\x03\x00\x03\x01"
+    publish(world, b"4")
+    assert client.read() == mqtt_publish("a", b"4", 1, 4)
+    client.vanish()
+    assert len(world.vhost.inboxes) == (0 if clean else 1)
+
+
+def test_a_session_without_an_inbox_is_closed_and_taken_over() -> None:
+    world = World()
+    for number in range(3):
+        client = Client(world, connect("c", clean=number != 2))
+        assert client.greeting == ACCEPTED
+    assert world.mqtt_front.closed == {"taken_over": 2}
+    assert list(world.vhost.inboxes) == ["mqtt-subscription-cqos1"]
+    client.send(DISCONNECT)
+    other = Client(world, connect("d"))
+    other.vanish()
+    assert (len(world.vhost.subscribers), len(world.vhost.inboxes)) == (1, 1)
+    assert world.copies() == {}
+
+
 def test_an_inbox_is_no_queue_for_the_other_protocol() -> None:
     world = World()
     Client(world, connect("c", clean=False))
@@ -325,7 +372,7 @@ def test_sessions_are_described_for_operators() -> None:
     publish(world, b"x")
     session = world.mqtt_front.sessions.find(world.vhost, "c")
     assert session is not None
-    assert session.describe() == {
+    assert session_row(session) == {
         "client_id": "c",
         "vhost": "/",
         "connected": True,
@@ -338,7 +385,7 @@ def test_sessions_are_described_for_operators() -> None:
         "missed": 0,
     }
     client.vanish()
-    assert session.describe()["connected"] is False
+    assert session_row(session)["connected"] is False
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])

@@ -108,11 +108,15 @@ class TokenAuthenticator(Authenticator):
         old.close()
 
     def authenticate(self, credentials: Credentials, answer: Answer) -> None:
+        if not self.judge_token(credentials, answer):
+            self._others.authenticate(credentials, answer)
+
+    def judge_token(self, credentials: Credentials, answer: Answer) -> bool:
+        """Judge the token that the credentials contain (`judge`); return False if there is none."""
         token = token_of(credentials)
         if token:
             self.judge(token, credentials, answer)
-        else:
-            self._others.authenticate(credentials, answer)
+        return bool(token)
 
     def judge(self, token: bytes, credentials: Credentials, answer: Answer) -> None:
         """Verify a token and pass the verdict to `answer`, now or when the keys are fetched.

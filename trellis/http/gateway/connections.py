@@ -22,7 +22,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from protocols.peer import network_of
 from trellis.http.gateway.link import BrokerLink
-from trellis.server.listener import Acceptor
+from trellis.server.acceptor import Acceptor
 
 #: Number of connections that are kept free for administrators.
 RESERVED: Final = 4
@@ -362,7 +362,13 @@ class GatewayAcceptor(Acceptor):
         self._open = open_connections
         self._tls = tls
         self._handshake = None if tls is None else seconds
-        super().__init__(sock, asyncio.Protocol, open_connections.count_closed)
+        self._connecting: set[asyncio.Task[None]] = set()
+        super().__init__(sock, open_connections.count_closed)
+
+    def _make_transport(self, descriptor: int) -> None:
+        task = self._loop.create_task(self._connect(self._socket(descriptor)))
+        self._connecting.add(task)
+        task.add_done_callback(self._connecting.discard)
 
     async def _connect(self, sock: socket.socket) -> None:
         slot: Slot | None = None

@@ -69,6 +69,7 @@ def connection_row(connection: Connection, node: str) -> Row:
     """Return a connection as a row of the API; `node` is the name of this node."""
     description = connection.describe()
     vhost = vhost_of(connection)
+    host, port = connection.sender.local_address()
     row: Row = {
         "name": name_of(connection),
         "node": node,
@@ -79,8 +80,8 @@ def connection_row(connection: Connection, node: str) -> Row:
         "protocol": PROTOCOLS.get(str(description["protocol"]), str(description["protocol"])),
         "peer_host": connection.peer.address,
         "peer_port": connection.peer.port,
-        "host": connection.peer.local_address[0],
-        "port": connection.peer.local_address[1],
+        "host": host,
+        "port": port,
         "ssl": connection.peer.listener in ("amqps", "mqtts", "wss"),
         "connected_at": int(connection.opened_at * 1000),
         "recv_oct": int(connection.bytes_in),

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Final
 
 from broker.queues.delay import DelayQueue
-from broker.replication.records import ReplicationError
+from broker.replication.errors import ReplicationError
 from trellis.http import contract
 from trellis.http.management.answers import (
     DURABLE_SECONDS,

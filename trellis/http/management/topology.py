@@ -276,11 +276,11 @@ def named_queue(call: Call) -> tuple[VirtualHost, Queue]:
 def missing_queue(call: Call, vhost: VirtualHost, name: str) -> ApiRefusal:
     """Return the refusal of a request for a queue that does not exist.
 
-    If an MQTT session has the name, the text says so, and names the inbox of the session.
+    If an MQTT session with an inbox has the name, the text says so, and names the inbox.
     """
     text = f"no queue '{name}' in vhost '{vhost.name}'"
     session = call.node.mqtt.sessions.find(vhost, name)
-    if session is not None:
+    if session is not None and session.inbox.name:
         text += (
             f", but session '{name}' in vhost '{vhost.name}' has the inbox '{session.inbox.name}' "
             "(column `inbox` of `trellis list sessions`): give the name of the inbox"
