@@ -241,7 +241,9 @@ class App:
             self._signals.remove()
             watch.cancel()
             self._manager.close()
-            if lock is not None:
+            # While a thread waits for the disk, the lock stays: another broker must not open the
+            # files before this process has ended.
+            if lock is not None and (self.node is None or not self.node.store_writer.stuck):
                 lock.release()
 
     def _leave_for_good(self, directory: Path | None) -> None:

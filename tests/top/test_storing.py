@@ -15,6 +15,7 @@ import pytest
 
 import trellis
 from broker.store.checkpoint import Checkpointing
+from broker.store.disk import DirectoryLocked
 from tests.clients import marshal, mqtt_publish, publication
 from tests.top.conftest import Start
 from tests.top.disks import PATIENCE, HandledDisk
@@ -454,6 +455,30 @@ async def test_stop_on_a_full_disk_ends_and_reports_unwritten_entries(
     caplog.clear()
     again = await start(**at(tmp_path))
     assert await bodies(await again.amqp(), "q", 1) == [b"before"]
+
+
+async def test_a_stop_ends_although_a_write_never_ends(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(storing, "CLOSE_SECONDS", 0.2)
+    disk = HandledDisk()
+    running = await start(disk=disk, **at(tmp_path))
+    client = await confirming(running)
+    await publish(client, b"before")
+    await confirmed(client, 1)
+    disk.open_for_syncs.clear()
+    await publish(client, b"never confirmed")
+    await heard(client)
+    await running.until(lambda: not of(running).idle)
+    try:
+        await running.stop()
+        assert "did not answer within 0.2 s" in running.app.failure
+        assert any("store_failed" in record.getMessage() for record in caplog.records)
+        # The write may still end, so another broker must wait for the end of this process.
+        with pytest.raises(DirectoryLocked):
+            await start(**at(tmp_path))
+    finally:
+        disk.open_for_syncs.set()
 
 
 @pytest.mark.parametrize("operation", ["write", "sync"])

@@ -50,6 +50,8 @@ LOOK_BYTES: Final = 16 << 20
 #: every speed of publishers.
 LOG_FACTOR: Final = 3
 LOG_SLACK: Final = 256 << 20
+#: Longest time in seconds that a stop waits for a write, and for the end of a checkpoint.
+CLOSE_SECONDS: Final = 20.0
 #: Seconds between two steps of a checkpoint, during which the event loop can run.
 CHECKPOINT_PAUSE: Final = 0.0005
 #: Longest time in seconds that a checkpoint works without a pause. Its slices grow up to this limit
@@ -386,19 +388,39 @@ class DurableStoreWriter(StoreWriter):
         """Write the remaining entries, and close the files.
 
         Entries that cannot be written were never confirmed. An unfinished checkpoint is cancelled.
+        If a write does not end within CLOSE_SECONDS, such as on a network disk that does not
+        answer, the files and the lock of the data directory stay open, and the broker fails.
         """
         self._closing = True
         self._clock.cancel()
         self._write_batch()
         if self._busy and not self._broken and not self.blocked_reason:
             self._idle.clear()
-            await self._idle.wait()
+            try:
+                async with asyncio.timeout(CLOSE_SECONDS):
+                    await self._idle.wait()
+            except TimeoutError:
+                self._give_up()
+                return
         self._write_queue.put(None)
         self._checkpoint_queue.put(None)
         for thread in self._threads:
-            await asyncio.to_thread(thread.join)
+            await asyncio.to_thread(thread.join, CLOSE_SECONDS)
+            if thread.is_alive():
+                self._give_up()
+                return
         if not self._broken:
             try:
                 self.durable.close()
             except StoreError as error:
                 logs.error("store_failed", reason=str(error))
+
+    def _give_up(self) -> None:
+        """Fail, because a thread waits for the disk. The thread ends with the process."""
+        reason = (
+            f"the data directory did not answer within {CLOSE_SECONDS:g} s during the stop, so the "
+            "broker stops without its last entries; no confirmed message is lost"
+        )
+        self.stuck = True
+        logs.error("store_failed", reason=reason)
+        self._failed(reason)

@@ -33,6 +33,8 @@ class StoreWriter:
         self.wake: Callable[[], None] = _do_nothing
         #: Called when LOOK_BYTES were written or the disk is full: the free space has changed.
         self.wrote_much: Callable[[], None] = _do_nothing
+        #: True if a thread still waits for the disk after `close`. Its write may end at any time.
+        self.stuck = False
 
     def sync(self) -> None:
         """Write the appended entries: now if one is urgent or they are many, else up to
