@@ -14,6 +14,8 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from random import Random
+from resource import RLIMIT_NOFILE, setrlimit
+from typing import Final
 
 from broker.store.disk import Disk
 from tests.top.disks import HandledDisk
@@ -24,6 +26,8 @@ from trellis.server import alarms, durable_store_writer
 from trellis.server.reload import Read
 from trellis.settings import Settings
 
+#: Hard limit of file descriptors of a broker with shortages.
+DESCRIPTORS: Final = 128
 #: Maximum number of operations between two shortages, and of refused operations in a shortage.
 CALM, SHORT = 60, 8
 #: Operations that fail while the disk is full.
@@ -71,7 +75,13 @@ class ScarceDisk(HandledDisk):
 
 
 def serve(seed: int, arguments: list[str]) -> int:
-    """Run `trellis serve` on a ScarceDisk; `seed` decides its shortages."""
+    """Run `trellis serve` on a ScarceDisk, and with few file descriptors.
+
+    `seed` decides the shortages of the disk.
+    """
+    # The process sets its own limit: if its parent had more descriptors open, and set the limit
+    # between fork and exec, the pipe of its output could not be moved to descriptor 1.
+    setrlimit(RLIMIT_NOFILE, (DESCRIPTORS,) * 2)
     durable_store_writer.RETRY_SECONDS = 0.01  # type: ignore[misc]
     alarms.CHECK_INTERVAL = 0.02  # type: ignore[misc]
     plain = app.run

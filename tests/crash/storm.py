@@ -11,7 +11,6 @@ import os
 import signal
 from pathlib import Path
 from random import Random
-from resource import RLIMIT_NOFILE, setrlimit
 from typing import Any, Final
 
 import pamqp.commands as spec
@@ -40,8 +39,6 @@ FLAGS: Final = (
     "--shutdown-grace",
     "1",
 )
-#: Hard limit of file descriptors of a broker with shortages.
-DESCRIPTORS: Final = 128
 #: Events that a broker with shortages may log as errors.
 SHORTAGES: Final = ("store_blocked", "checkpoint_failed")
 #: The maximum number of messages that are confirmed between a start and the next kill.
@@ -87,14 +84,6 @@ KEYS: Final = (
 )
 
 
-def _limit_descriptors() -> None:
-    """Limit the file descriptors of the calling process, a broker that must run out of
-    descriptors.
-    """
-    end_with_parent()
-    setrlimit(RLIMIT_NOFILE, (DESCRIPTORS,) * 2)
-
-
 class Broker:
     """A broker process that the test will kill."""
 
@@ -122,7 +111,7 @@ class Broker:
                     stdout=asyncio.subprocess.PIPE,
                     stderr=stderr,
                     env=environment(),
-                    preexec_fn=_limit_descriptors if scarce else end_with_parent,
+                    preexec_fn=end_with_parent,
                 ),
                 log,
                 SHORTAGES if scarce else (),
