@@ -92,10 +92,7 @@ class OpenConnections:
         self.active_at = asyncio.get_running_loop().time()
 
     def admit(self, address: str) -> Slot | None:
-        """Return the slot of a new connection from an address.
-
-        Return None if a limit is reached, and no connection can be closed to make room.
-        """
+        """Return the slot of a new connection; None if a limit is reached and no room is made."""
         network = network_of(address)
         own = [slot for slot in self._slots if slot.network == network]
         refusal, crowd = "", own
