@@ -81,6 +81,11 @@ class DelayedWillTask(Task):
 class SessionRegistry(SessionRestorer):
     """The interface through which a session uses the registry of all sessions."""
 
+    @property
+    def backlog(self) -> int:
+        """The limit of the messages that wait in the inbox of a session."""
+        raise NotImplementedError
+
     def expire(self, session: Subscriber) -> None:
         """End a session whose client stayed away for too long."""
         raise NotImplementedError

@@ -73,17 +73,16 @@ class Session(Subscriber):
         vhost: VirtualHost,
         client_id: str,
         persistent: bool,
-        backlog: int,
+        registry: SessionRegistry,
         receive_maximum: int,
         tally: FrontCounters,
     ) -> None:
         """Create a session without subscriptions.
 
-        `receive_maximum` and `backlog` limit the messages in flight and in the inbox.
+        `receive_maximum` limits the messages in flight.
         """
         super().__init__(client_id, NO_INBOX, VERSION_4)
         self.vhost = vhost
-        self._backlog: i64 = backlog
         self.tally = tally
         #: True if the session is in the store.
         self.persistent = persistent
@@ -112,7 +111,7 @@ class Session(Subscriber):
         self.away_since: i64 = 0
         self.expiry_deadline: Deadline | None = None
         #: The registry that lists the session, until it ends.
-        self.registry: SessionRegistry | None = None
+        self.registry: SessionRegistry | None = registry
         #: The client's will, while it waits for its delay.
         self.delayed_will: DelayedWillTask | None = None
         #: The stored form of a will that shall survive a crash; None if there is none.
@@ -122,8 +121,7 @@ class Session(Subscriber):
         #: Topic filter -> delivery of retained messages that waits for the SUBACK or inbox room.
         self.waiting_retained = NONE_WAITING
         self._consumer: InboxConsumer | None = None
-        #: The messages in flight that are still to be resent over this connection; None if all are
-        #: resent.
+        #: The messages in flight to resend over this connection; None if all are resent.
         self._resending: Resending | None = None
         #: Largest distance from the oldest to the newest sequence number in flight. Above this
         #: distance no message is sent (InboxConsumer).
@@ -261,9 +259,11 @@ class Session(Subscriber):
     def own_inbox(self) -> Inbox:
         """Return the inbox; create it if the session has none yet, and deliver its messages."""
         if self.inbox is NO_INBOX:
+            registry = self.registry
+            assert registry is not None, "a session that has ended gets no inbox"
             self.subscriptions = SessionSubscriptions()
             name = f"mqtt-subscription-{self.name}qos1"
-            self.inbox = new_inbox(self.vhost, name, self.persistent, int(self._backlog))
+            self.inbox = new_inbox(self.vhost, name, self.persistent, registry.backlog)
             if self.outlet is not None and self.outlet is self.connection:
                 self._deliver_inbox()
         return self.inbox

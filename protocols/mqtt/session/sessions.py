@@ -101,6 +101,10 @@ class Sessions(SessionRegistry):
         """True if the broker accepts no more sessions."""
         return self._count >= self._options.sessions
 
+    @property
+    def backlog(self) -> int:
+        return self._options.session_backlog
+
     def granted(self, expiry: int) -> int:
         """Return the session expiry granted to a client that asks for `expiry`; both in seconds."""
         return min(expiry, self._options.session_expiry_s)
@@ -141,11 +145,10 @@ class Sessions(SessionRegistry):
             vhost,
             client_id,
             persistent,
-            options.session_backlog,
+            self,
             options.receive_maximum,
             self._tally,
         )
-        session.registry = self
         sessions = self._sessions.get(vhost.name)
         if sessions is None:
             sessions = self._sessions[vhost.name] = {}
