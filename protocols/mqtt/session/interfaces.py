@@ -86,6 +86,11 @@ class SessionRegistry(SessionRestorer):
         """The limit of the messages that wait in the inbox of a session."""
         raise NotImplementedError
 
+    @property
+    def receive_maximum(self) -> int:
+        """The broker's limit of the messages in flight of a session."""
+        raise NotImplementedError
+
     def expire(self, session: Subscriber) -> None:
         """End a session whose client stayed away for too long."""
         raise NotImplementedError

@@ -123,9 +123,6 @@ class Session(Subscriber):
         self._consumer: InboxConsumer | None = None
         #: The messages in flight to resend over this connection; None if all are resent.
         self._resending: Resending | None = None
-        #: Largest distance from the oldest to the newest sequence number in flight. Above this
-        #: distance no message is sent (InboxConsumer).
-        self._span_max: i64 = IDENTIFIERS - receive_maximum
         if persistent:
             self.own_inbox()
         add_subscriber(vhost, self)
@@ -297,6 +294,8 @@ class Session(Subscriber):
 
     def _new_consumer(self, outlet: Outlet, credit: i64, writer: PublishWriter) -> InboxConsumer:
         kind = ScreeningConsumer if self.screened else InboxConsumer
+        registry = self.registry
+        assert registry is not None, "a session that has ended delivers nothing"
         consumer = kind(
             self.inbox,
             outlet,
@@ -305,7 +304,8 @@ class Session(Subscriber):
             self.own_window(),
             self.subscriptions,
             self.tally,
-            self._span_max,
+            # The largest distance between two sequence numbers in flight (InboxConsumer).
+            IDENTIFIERS - registry.receive_maximum,
         )
         if isinstance(consumer, ScreeningConsumer):
             consumer.identity = self.identity

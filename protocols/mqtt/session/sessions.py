@@ -105,6 +105,10 @@ class Sessions(SessionRegistry):
     def backlog(self) -> int:
         return self._options.session_backlog
 
+    @property
+    def receive_maximum(self) -> int:
+        return self._options.receive_maximum
+
     def granted(self, expiry: int) -> int:
         """Return the session expiry granted to a client that asks for `expiry`; both in seconds."""
         return min(expiry, self._options.session_expiry_s)
